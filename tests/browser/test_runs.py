@@ -19,7 +19,7 @@ def page_of_run(tmp_path_factory):
 def test_all_ranks_are_there(page_of_run, open_page):
     page = open_page(page_of_run)
     shown = page.page.inner_text("body")
-    assert "the last step of every rank, as it was measured" in shown
+    assert "the median step of every rank as measured; rank " in shown
     options = page.page.eval_on_selector_all("#view-0 option", "all => all.map(one => one.textContent)")
     assert options == [f"rank {rank}" for rank in range(8)]
     assert nanos(page.data["views"][0]["length"]) in shown

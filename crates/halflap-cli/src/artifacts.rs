@@ -1,18 +1,23 @@
 //! `--artifacts DIR`: everything that a command makes, in one folder with a page that lists it.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use halflap::units::Bytes;
-use halflap_report::page::write_index;
+use halflap_report::page::{Index, IndexFile, IndexStage, write_index};
 
 use crate::args::ArtifactArgs;
 use crate::exit::Failed;
-use crate::files;
+use crate::files::{self, quoted};
 
 /// A folder for what a command makes.
 pub struct Artifacts {
     path: PathBuf,
+    facts: Vec<(&'static str, String)>,
+    /// What was done so far.
+    stages: RefCell<Vec<IndexStage>>,
 }
 
 /// What may be in such a folder, and what it is.
@@ -34,19 +39,18 @@ const KNOWN: [(&str, &str); 13] = [
 
 impl Artifacts {
     /// Opens the folder that was requested; a non-empty one only if it may be emptied.
-    pub fn open(args: &ArtifactArgs) -> Result<Option<Artifacts>, Failed> {
-        args.artifacts
-            .as_ref()
-            .map(|path| Artifacts::at(PathBuf::from(path), args.overwrite))
-            .transpose()
+    pub fn open(args: &ArtifactArgs, input: &str) -> Result<Option<Artifacts>, Failed> {
+        let open = |path| Artifacts::at(PathBuf::from(path), args.overwrite, input);
+        args.artifacts.as_ref().map(open).transpose()
     }
 
     /// A folder for temporary files.
-    pub fn temporary(name: &str) -> Result<Artifacts, Failed> {
-        Artifacts::at(std::env::temp_dir().join(format!("{name}.{}", std::process::id())), true)
+    pub fn temporary(name: &str, input: &str) -> Result<Artifacts, Failed> {
+        let path = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
+        Artifacts::at(path, true, input)
     }
 
-    fn at(path: PathBuf, overwrite: bool) -> Result<Artifacts, Failed> {
+    fn at(path: PathBuf, overwrite: bool, input: &str) -> Result<Artifacts, Failed> {
         let name = path.display().to_string();
         let failed =
             |error: std::io::Error| Failed::in_file(&name, format!("cannot be written: {error}"));
@@ -68,8 +72,8 @@ impl Artifacts {
             fs::remove_dir_all(&path).map_err(failed)?;
         }
         fs::create_dir_all(&path).map_err(failed)?;
-        let artifacts = Artifacts { path };
-        artifacts.write_page("")?;
+        let artifacts = Artifacts { path, facts: facts(input), stages: RefCell::default() };
+        artifacts.write_page("", "")?;
         Ok(artifacts)
     }
 
@@ -83,35 +87,110 @@ impl Artifacts {
         self.path.join(name).display().to_string()
     }
 
-    /// Writes the page that lists what is there, with the summary of it all.
-    pub fn write_page(&self, summary: &str) -> Result<(), Failed> {
-        let mut names: Vec<String> = fs::read_dir(&self.path)
-            .map(|entries| {
-                entries
-                    .flatten()
-                    .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                    .collect()
-            })
-            .unwrap_or_default();
-        names.retain(|name| name != "index.html" && !name.starts_with('.'));
-        let place = |name: &String| {
-            KNOWN.iter().position(|(known, _)| known == name).unwrap_or(KNOWN.len())
+    /// Carries out a stage, and keeps how long it took and whether it went well.
+    pub fn stage<T>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<T, Failed>,
+    ) -> Result<T, Failed> {
+        let began = Instant::now();
+        let done = work();
+        let status = if done.is_ok() { "done" } else { "failed" };
+        self.noted(name, status, began.elapsed().as_secs_f64());
+        done
+    }
+
+    /// Keeps a stage that was carried out elsewhere.
+    pub fn noted(&self, name: &str, status: &str, seconds: f64) {
+        let (name, status) = (name.to_owned(), status.to_owned());
+        self.stages.borrow_mut().push(IndexStage { name, status, seconds });
+    }
+
+    /// Writes the page that lists what is there, with what came of it all.
+    pub fn write_page(&self, verdict: &str, summary: &str) -> Result<(), Failed> {
+        let index = Index {
+            verdict: verdict.to_owned(),
+            facts: self.facts.clone(),
+            stages: self.stages.borrow().clone(),
+            summary: summary.to_owned(),
+            files: self.files(),
         };
-        names.sort_by_key(|name| (place(name), name.clone()));
-        let rows: Vec<[String; 3]> = names
-            .into_iter()
-            .map(|name| {
-                let what = KNOWN
-                    .iter()
-                    .find(|(known, _)| *known == name)
-                    .map_or("one stage: what it printed", |(_, what)| what);
-                let size = match fs::metadata(self.path.join(&name)) {
-                    Ok(file) if file.is_file() => Bytes(file.len() as i64).to_string(),
-                    _ => "folder".to_owned(),
-                };
-                [name, size, what.to_owned()]
-            })
-            .collect();
-        files::write(&self.file("index.html"), |mut out| write_index(summary, &rows, &mut out))
+        files::write(&self.file("index.html"), |mut out| write_index(&index, &mut out))
+    }
+
+    /// Writes the page of a command that ended.
+    pub fn close(&self, done: &Result<(), Failed>) -> Result<(), Failed> {
+        let verdict = match done {
+            Ok(()) => "All went well.",
+            Err(_) => "It failed: the terminal says why.",
+        };
+        self.write_page(verdict, "")
+    }
+
+    /// What is in the folder, what is known first.
+    fn files(&self) -> Vec<IndexFile> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> =
+            names.filter(|name| name != "index.html" && !name.starts_with('.')).collect();
+        let known = |name: &String| KNOWN.iter().position(|(known, _)| known == name);
+        names.sort_by_key(|name| (known(name).unwrap_or(KNOWN.len()), name.clone()));
+        let file = |name: String| {
+            let what =
+                known(&name).map_or("one stage: what it printed", |known| KNOWN[known].1).to_owned();
+            let size = match fs::metadata(self.path.join(&name)) {
+                Ok(file) if file.is_file() => Bytes(file.len() as i64).to_string(),
+                _ => "folder".to_owned(),
+            };
+            IndexFile { name, size, what }
+        };
+        names.into_iter().map(file).collect()
+    }
+}
+
+/// What made a folder: the command as it can be typed again, what it reads, the version, the date.
+fn facts(input: &str) -> Vec<(&'static str, String)> {
+    let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    vec![
+        ("command", words.collect::<Vec<_>>().join(" ")),
+        ("input", input.to_owned()),
+        ("version", format!("halflap {}", env!("CARGO_PKG_VERSION"))),
+        ("date", date(now)),
+    ]
+}
+
+/// Seconds since 1970 as a date and a time of day, without leap seconds.
+fn date(seconds: u64) -> String {
+    let (mut day, of_day) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let mut year = 1970;
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_735_689_599), "2024-12-31 23:59:59 UTC");
+        assert_eq!(date(4_107_542_400), "2100-03-01 00:00:00 UTC");
     }
 }

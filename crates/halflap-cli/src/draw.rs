@@ -55,7 +55,7 @@ pub fn draw(
     let source = &subject.source;
     let module = subject.hlo.as_ref().map(|hlo| Shown { source, hlo, sections, was: None });
     let picked: Vec<&Section<'_>> = match &module {
-        Some(module) => module.picked(picture.computation, usize::MAX)?,
+        Some(module) => drawn(module, picture.computation)?,
         None => sections.iter().collect(),
     };
     let explanations: Vec<Cow<'_, Explanation>> =
@@ -88,12 +88,27 @@ pub fn draw(
             orders,
             explanation,
             explanation_before: before[number].as_ref(),
+            device: source.model.costs.device,
             memory_limit: picture.rows.is_empty().then_some(section.limit),
             rows: picture.rows,
             advice: &picture.advice,
         });
     }
     args.draw(&parts)
+}
+
+/// The computation that was requested, or the whole step and then those that communicate, the most
+/// exposed first.
+fn drawn<'s>(
+    module: &'s Shown<'_>,
+    name: Option<&str>,
+) -> Result<Vec<&'s Section<'s>>, Failed> {
+    let mut picked = module.picked(name, usize::MAX)?;
+    if let (None, Some(entry)) = (name, module.sections.last()) {
+        picked.retain(|section| section.priced.unit != entry.priced.unit);
+        picked.insert(0, entry);
+    }
+    Ok(picked)
 }
 
 /// The totals of the module, and which part this is.

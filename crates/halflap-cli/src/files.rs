@@ -249,3 +249,25 @@ fn beside(target: &Path) -> io::Result<PathBuf> {
     hidden.push(format!(".{}.tmp", std::process::id()));
     Ok(target.with_file_name(hidden))
 }
+
+/// A word of a shell.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_shell_are_quoted_where_they_must_be() {
+        assert_eq!(
+            (quoted("a-b.py"), quoted("it's"), quoted("")),
+            ("a-b.py".into(), "'it'\\''s'".into(), "''".into())
+        );
+    }
+}

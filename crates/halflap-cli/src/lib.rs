@@ -118,7 +118,7 @@ fn dispatch(args: &Args) -> Result<(), Failed> {
 
 /// The same, with everything that it can make in one folder.
 fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts)? else {
+    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts, &command.graph)? else {
         return schedule::run(command, verbose);
     };
     let mut command = command.clone();
@@ -127,7 +127,7 @@ fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> 
     command.output = command.output.or_else(|| file("schedule.json"));
     command.pictures.report = command.pictures.report.or_else(|| file("report.html"));
     command.pictures.trace = command.pictures.trace.or_else(|| file("trace.json"));
-    let done = schedule::run(&command, verbose);
-    artifacts.write_page("")?;
+    let done = artifacts.stage("schedule", || schedule::run(&command, verbose));
+    artifacts.close(&done)?;
     done
 }

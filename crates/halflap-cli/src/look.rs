@@ -8,7 +8,7 @@ use halflap::simulate::lower_bound;
 use halflap::workload::{Decided, Search};
 use halflap_report::{
     Advised, Explained, Style, advice_json, against_bound, collective_order, describe_bound,
-    labelled, printable, render_advice, render_explanation, simulation_json,
+    labelled, printable, render_advice, render_explanation, render_kernels, simulation_json,
 };
 use serde_json::{Value, json};
 
@@ -257,7 +257,12 @@ impl Looked {
         text.push('\n');
         let explanation = section.explanation();
         let explained = Explained { graph, evaluation, explanation: &explanation, was: None };
-        text + &render_explanation(&explained, self.look.rows(), style)
+        text.push_str(&render_explanation(&explained, self.look.rows(), style));
+        if self.look.command == "explain" && self.only.is_none() {
+            let device = self.subject.source.model.costs.device.as_ref();
+            text.push_str(&render_kernels(graph, simulation, device, style));
+        }
+        text
     }
 }
 
@@ -297,7 +302,8 @@ fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
 
 fn to_json(subject: &Subject, sections: &[Section<'_>]) -> Value {
     let of = |section: &Section<'_>| {
-        simulation_json(&section.priced.graph, section.result, &section.explanation())
+        let device = subject.source.model.costs.device.as_ref();
+        simulation_json(&section.priced.graph, section.result, &section.explanation(), device)
     };
     match &subject.hlo {
         Some(hlo) => module_json(subject, hlo, sections),
@@ -308,8 +314,10 @@ fn to_json(subject: &Subject, sections: &[Section<'_>]) -> Value {
 fn module_json(subject: &Subject, hlo: &Hlo, sections: &[Section<'_>]) -> Value {
     let source = &subject.source;
     let computation = |section: &Section<'_>| {
+        let device = source.model.costs.device.as_ref();
+        let explanation = section.explanation();
         let mut value =
-            simulation_json(&section.priced.graph, section.result, &section.explanation());
+            simulation_json(&section.priced.graph, section.result, &explanation, device);
         if let Some(object) = value.as_object_mut() {
             object.remove("format");
             object.remove("collective_order");

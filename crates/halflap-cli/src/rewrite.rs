@@ -393,6 +393,7 @@ impl Answer for Merged {
             orders: &orders,
             explanation: &self.section().explanation(),
             explanation_before: None,
+            device: None,
             memory_limit: Some(after.found.limit),
             rows: &[],
             advice: &[],

@@ -199,6 +199,7 @@ impl Swept {
             orders: &[Played::new("input order", setup, &priced.input)],
             explanation: &explanation,
             explanation_before: None,
+            device: None,
             memory_limit: None,
             rows: &[],
             advice: &[self.answer()],

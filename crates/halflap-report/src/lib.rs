@@ -19,6 +19,7 @@ pub mod observe;
 pub mod page;
 mod played;
 mod ran;
+mod rates;
 mod rewritten;
 mod summary;
 mod table;
@@ -36,12 +37,13 @@ pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use played::{MemoryStep, Played};
-pub use ran::{Ran, RanKind, RanLane, RanSlice};
+pub use ran::{Ran, RanKind, RanLane, RanSlice, Waited};
+pub use rates::{BusRate, KernelRate};
 pub use rewritten::{TimedRewrite, became, carried};
 pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{called, count, labelled, printable, printable_end, render, warning};
 pub use timing::{
     Explained, collective_order, describe_holder, describe_robustness, exposed_by_collective,
-    render_explanation, simulation_json, waiting_for_host,
+    render_explanation, render_kernels, simulation_json, waiting_for_host,
 };

@@ -5,9 +5,11 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::basis::basis_json;
+use super::rates::{KernelRate, percent, program_bus_rates, program_kernel_rates};
 use super::table::{Cell, Column, Style, Table, Tone};
 use super::text::{called, wrapped};
 use super::{count, printable};
+use halflap::cost::Device;
 use halflap::evaluate::Evaluation;
 use halflap::explain::{Explanation, Held, Holder, Peak};
 use halflap::graph::{Edges, Graph};
@@ -77,6 +79,8 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
             Column::bar(),
             Column::number(if was.is_some() { "was" } else { "start" }).optional_at(2),
             Column::text("stalls at").optional_at(3),
+            Column::number("bus rate").optional_at(6),
+            Column::number("of best").optional_at(6),
         ];
         // What people call it is not what other commands take.
         let is_called =
@@ -86,6 +90,7 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
         columns.extend(is_called.then(|| Column::text("node").optional_at(5)));
         let mut table = Table::new(columns);
         let before = was.map(exposed_by_collective);
+        let rates = program_bus_rates(graph, simulation);
         for held in explanation.held.iter().take(most) {
             let op = held.collective;
             let (start, end) = (simulation.start[op], simulation.end[op]);
@@ -101,6 +106,8 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
                 Cell::Part(held.exposed.0 / first.exposed.0),
                 before.as_ref().map_or(start, |before| before[op]).to_string().into(),
                 called(graph, held.at).into(),
+                rates[op].map_or("?".to_owned(), |rate| rate.rate.to_string()).into(),
+                rates[op].map_or("?".to_owned(), |rate| rate.share()).into(),
             ];
             row.extend(is_called.then(|| printable(graph.name(op)).into()));
             table.row(row);
@@ -131,6 +138,39 @@ pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
     host.map(|exposure| exposure.time).sum()
 }
 
+/// How many kernels a table on the terminal has.
+const KERNELS: usize = 8;
+
+/// The longest kernels whose arithmetic is known: how fast they compute.
+pub fn render_kernels(
+    graph: &Graph,
+    simulation: &Simulation,
+    device: Option<&Device>,
+    style: &Style,
+) -> String {
+    let rates = program_kernel_rates(graph, simulation, device);
+    if rates.is_empty() {
+        return String::new();
+    }
+    let mut columns = vec![
+        Column::text("longest kernels"),
+        Column::number("time"),
+        Column::number("FLOP/s"),
+    ];
+    columns.extend(device.map(|_| Column::number("of peak")));
+    columns.push(Column::text("fused").optional_at(2));
+    let mut table = Table::new(columns);
+    for &(op, rate) in rates.iter().take(KERNELS) {
+        let time = simulation.end[op] - simulation.start[op];
+        let mut row: Vec<Cell> =
+            vec![called(graph, op).into(), time.to_string().into(), rate.flops.to_string().into()];
+        row.extend(rate.of_peak.map(|part| percent(part).into()));
+        row.push(printable(&graph.fused(op).join(" ")).into());
+        table.row(row);
+    }
+    format!("\n{}", table.render(style))
+}
+
 fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
     let Some(at) = peak.at else { return String::new() };
     let owner = |&buffer: &halflap::ids::BufId| {
@@ -158,9 +198,19 @@ pub fn describe_robustness(robustness: &Robustness) -> String {
 }
 
 /// A simulation for machines.
-pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Explanation) -> Value {
+pub fn simulation_json(
+    graph: &Graph,
+    evaluation: &Evaluation,
+    explanation: &Explanation,
+    device: Option<&Device>,
+) -> Value {
     let Evaluation { order, simulation, .. } = evaluation;
     let exposed = exposed_by_collective(simulation);
+    let rates = program_bus_rates(graph, simulation);
+    let kernel = |&(op, rate): &(OpId, KernelRate)| {
+        json!({ "node": graph.name(op), "flop_rate": rate.flops.0, "of_peak": rate.of_peak })
+    };
+    let kernels = program_kernel_rates(graph, simulation, device);
     let collective = |&op: &OpId| {
         let held = explanation.held.iter().find(|held| held.collective == op);
         json!({
@@ -169,6 +219,9 @@ pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Exp
             "start": simulation.start[op].0,
             "end": simulation.end[op].0,
             "exposed": exposed[op].0,
+            "bus_bandwidth": rates[op].map(|rate| rate.rate.0),
+            "of_best": rates[op].map(|rate| rate.of_best),
+            "latency_bound": rates[op].map(|rate| rate.is_latency_bound),
             "held_by": held.map(|held| holder_json(graph, &held.by)),
         })
     };
@@ -185,6 +238,7 @@ pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Exp
         "peak_at": explanation.peak.at.map(|op| graph.name(op)),
         "peak_owners": explanation.peak.owners.iter().map(|&buffer| graph.buffer_name(buffer)).collect::<Vec<_>>(),
         "collectives": collectives.map(collective).collect::<Vec<_>>(),
+        "kernels": kernels.iter().map(kernel).collect::<Vec<_>>(),
     })
 }
 

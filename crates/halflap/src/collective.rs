@@ -131,6 +131,26 @@ impl CollectiveKind {
         )
     }
 
+    /// How often each byte passes the bus of a rank where `ranks` form a ring. The size divided by
+    /// the time, multiplied by this, is the bus bandwidth of nccl-tests, which can be compared with
+    /// a link's whatever the collective. `None` where ranks exchange nothing, or it is not known how.
+    pub fn bus_factor(self, ranks: u32) -> Option<f64> {
+        use CollectiveKind as K;
+        let once = f64::from(ranks.max(2) - 1) / f64::from(ranks.max(2));
+        let factor = match self {
+            K::AllReduce => 2.0 * once,
+            K::AllGather
+            | K::ReduceScatter
+            | K::AllToAll
+            | K::RaggedAllToAll
+            | K::Gather
+            | K::Scatter => once,
+            K::Broadcast | K::Reduce | K::Send | K::Recv | K::SendRecv | K::Permute => 1.0,
+            K::Barrier | K::Transfer | K::HostTransfer | K::Other => return None,
+        };
+        (ranks > 1).then_some(factor)
+    }
+
     /// Whether it reduces the ranks' inputs.
     pub fn reduces(self) -> bool {
         matches!(
@@ -248,6 +268,17 @@ impl Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The factors in doc/PERFORMANCE.md of nccl-tests.
+    #[test]
+    fn bus_factors_are_those_of_nccl_tests() {
+        let of = |kind: CollectiveKind| [1, 2, 8].map(|ranks| kind.bus_factor(ranks));
+        assert_eq!(of(CollectiveKind::AllReduce), [None, Some(1.0), Some(1.75)]);
+        assert_eq!(of(CollectiveKind::AllGather), [None, Some(0.5), Some(0.875)]);
+        assert_eq!(of(CollectiveKind::ReduceScatter), of(CollectiveKind::AllToAll));
+        assert_eq!(of(CollectiveKind::Broadcast), [None, Some(1.0), Some(1.0)]);
+        assert_eq!(of(CollectiveKind::Barrier), [None; 3]);
+    }
 
     #[test]
     fn names_say_the_kind() {

@@ -160,6 +160,20 @@ impl Div<Bandwidth> for Bytes {
     }
 }
 
+impl Div<Nanos> for Flops {
+    type Output = FlopRate;
+    fn div(self, time: Nanos) -> FlopRate {
+        FlopRate(self.0 / time.0 * 1e9)
+    }
+}
+
+impl Div<Nanos> for Bytes {
+    type Output = Bandwidth;
+    fn div(self, time: Nanos) -> Bandwidth {
+        Bandwidth(self.0 as f64 / time.0 * 1e9)
+    }
+}
+
 impl fmt::Display for Nanos {
     /// Three or four digits and a unit: `12.3 us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,6 +201,34 @@ impl fmt::Display for Bytes {
     }
 }
 
+impl fmt::Display for Bandwidth {
+    /// Three or four digits and a decimal unit: `369 GB/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&decimal(self.0, "B/s"))
+    }
+}
+
+impl fmt::Display for FlopRate {
+    /// Three or four digits and a decimal unit: `443 TFLOP/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&decimal(self.0, "FLOP/s"))
+    }
+}
+
+/// As data sheets give rates: with powers of a thousand.
+fn decimal(value: f64, unit: &str) -> String {
+    let (scale, prefix) = match value.abs() {
+        v if v >= 1e18 => (1e18, "E"),
+        v if v >= 1e15 => (1e15, "P"),
+        v if v >= 1e12 => (1e12, "T"),
+        v if v >= 1e9 => (1e9, "G"),
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e3 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    format!("{} {prefix}{unit}", three_digits(value / scale))
+}
+
 fn three_digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 || v == v.trunc() => 0,
@@ -207,11 +249,16 @@ mod tests {
         assert_eq!(times, ["0 ns", "999 ns", "1.23 us", "12.3 us", "3.46 ms", "2 s"]);
         let sizes = [0, 1023, 1024, 1_451_792_392, -4096].map(|size| Bytes(size).to_string());
         assert_eq!(sizes, ["0 B", "1023 B", "1 KiB", "1.35 GiB", "-4 KiB"]);
+        let rates = [0.0, 999.0, 12_345.0, 3.69e11].map(|rate| Bandwidth(rate).to_string());
+        assert_eq!(rates, ["0 B/s", "999 B/s", "12.3 kB/s", "369 GB/s"]);
+        assert_eq!(FlopRate(4.43e14).to_string(), "443 TFLOP/s");
     }
 
     #[test]
     fn a_rate_divides_into_a_time() {
         assert_eq!(Flops(3e12) / FlopRate::teras(1.5), Nanos(2e9));
         assert_eq!(Bytes(50_000) / Bandwidth::gigas(50.0), Nanos::micros(1.0));
+        assert_eq!(Flops(3e12) / Nanos(2e9), FlopRate::teras(1.5));
+        assert_eq!(Bytes(50_000) / Nanos::micros(1.0), Bandwidth::gigas(50.0));
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use halflap_run::process::{Ending, Group};
 
-use super::quoted;
+use crate::files::quoted;
 use crate::exit::Failed;
 use crate::log::{self, Level, Part};
 use crate::progress::Notice;

@@ -17,13 +17,14 @@ use crate::exit::Failed;
 use crate::files;
 use crate::log::{self, Level, Part};
 use crate::terminal;
-use report::Report;
+use report::{Report, Stage};
 
 pub fn run(args: &args::Debug) -> Result<(), Failed> {
     let is_loud = log::takes(Part::Debug, Level::Debug);
-    let artifacts = match Artifacts::open(&args.artifacts)? {
+    let input = args.module.clone().unwrap_or_else(|| words(&args.command));
+    let artifacts = match Artifacts::open(&args.artifacts, &input)? {
         Some(artifacts) => artifacts,
-        None => Artifacts::temporary("halflap-debug")?,
+        None => Artifacts::temporary("halflap-debug", &input)?,
     };
     let folder = artifacts.folder();
     let report = match &args.module {
@@ -32,8 +33,15 @@ pub fn run(args: &args::Debug) -> Result<(), Failed> {
     };
     files::put(&artifacts.file("debug.json"), &format!("{:#}\n", report.json()))?;
     files::put(&artifacts.file("debug.txt"), &report.render(&Style::default()))?;
-    artifacts.write_page(&report.render(&Style::default()))?;
+    for Stage { name, result, seconds } in &report.stages {
+        artifacts.noted(name, result, *seconds);
+    }
+    artifacts.write_page(&report.verdict(), &report.render(&Style::default()))?;
     finish(args, &report)
+}
+
+fn words(command: &[OsString]) -> String {
+    command.iter().map(|word| files::quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 /// Says what was found: code 1, as for every check that fails.
@@ -69,26 +77,4 @@ fn own_executable() -> Result<PathBuf, Failed> {
     let named = || NAME.get().map(PathBuf::from).filter(is_ours);
     let found = process.filter(is_ours).or_else(named);
     found.ok_or_else(|| Failed::BadInput("debug must be run as the command 'halflap'".to_owned()))
-}
-
-/// A word of a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_a_shell_are_quoted_where_they_must_be() {
-        assert_eq!(
-            (quoted("a-b.py"), quoted("it's"), quoted("")),
-            ("a-b.py".into(), "'it'\\''s'".into(), "''".into())
-        );
-    }
 }

@@ -1,5 +1,7 @@
 //! The result of a debug session: as text and as JSON (halflap.debug/1).
 
+use std::time::Instant;
+
 use halflap_report::{Style, labelled, printable, printable_end};
 use serde_json::{Value as Json, json};
 
@@ -193,6 +195,18 @@ impl Reproduced {
 pub struct Stage {
     pub name: &'static str,
     pub result: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// When the last stage ended, or the session began.
+#[derive(Debug)]
+struct Since(Instant);
+
+impl Default for Since {
+    fn default() -> Since {
+        Since(Instant::now())
+    }
 }
 
 /// The result of a session.
@@ -206,24 +220,32 @@ pub struct Report {
     pub is_not_finite: bool,
     /// Where everything is kept.
     pub folder: String,
+    since: Since,
 }
 
 impl Report {
     pub fn stage(&mut self, name: &'static str, result: impl Into<String>) {
-        self.stages.push(Stage { name, result: result.into() });
+        let before = std::mem::take(&mut self.since);
+        let seconds = (self.since.0 - before.0).as_secs_f64();
+        self.stages.push(Stage { name, result: result.into(), seconds });
+    }
+
+    /// What came of it, in a few words.
+    pub fn verdict(&self) -> String {
+        match &self.finding {
+            Some(finding) => finding.what.clone(),
+            None if self.is_not_finite => {
+                "no fault was found, but results are not finite: see the note".to_owned()
+            }
+            None => "nothing wrong was found".to_owned(),
+        }
     }
 
     /// For people.
     pub fn render(&self, style: &Style) -> String {
         let mut lines = Vec::new();
         match &self.finding {
-            None if self.is_not_finite => {
-                lines.push((
-                    "verdict",
-                    "no fault was found, but results are not finite: see the note".to_owned(),
-                ));
-            }
-            None => lines.push(("verdict", "nothing wrong was found".to_owned())),
+            None => lines.push(("verdict", self.verdict())),
             Some(finding) => finding_lines(finding, &mut lines),
         }
         for stage in &self.stages {
@@ -237,7 +259,7 @@ impl Report {
     /// For machines.
     pub fn json(&self) -> Json {
         let stages =
-            self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result }));
+            self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result, "seconds": stage.seconds }));
         json!({
             "format": "halflap.debug/1",
             "verdict": if self.finding.is_some() { "fault" } else { "clean" },

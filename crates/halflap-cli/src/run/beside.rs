@@ -4,33 +4,35 @@ use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::units::Nanos;
 use halflap_report::measured::{PartRun, RankStep, Span, Step};
-use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, Span as Ran};
+use halflap_run::exec::{Label, LabelKind, Lane, Prepared, RankOutcome, Span as Ran};
 
-use super::measure::met;
+use super::measure::{Typical, met};
 use super::show::Finished;
 use super::{Job, profile};
 use crate::exit::Failed;
 
-/// The last step of every rank, with the times that were measured. `None` for a module with loops
+/// The median step of every rank, with the times that were measured. `None` for a module with loops
 /// or branches: their bodies have no position in a single order.
 pub(super) fn step(job: &Job<'_>, finished: &Finished<'_>) -> Result<Option<Step>, Failed> {
     let times = profile(finished.program, finished.outcome)?;
     let Some(part) = job.source.only_part(finished.orders, times)? else { return Ok(None) };
-    let ranks = &finished.outcome.ranks;
-    let ranks = ranks.iter().map(|rank| rank_step(&part.graph, finished.program, rank)).collect();
+    let Finished { program, outcome, .. } = finished;
+    let shown = Typical::of(outcome);
+    let of_rank = |rank: &RankOutcome| {
+        rank_step(&part.graph, program, shown.spans(rank), shown.time(rank))
+    };
+    let ranks = outcome.ranks.iter().map(of_rank).collect();
     Ok(Some(Step { parts: vec![part], ranks, outside: None }))
 }
 
-fn rank_step(graph: &Graph, program: &Prepared, rank: &RankOutcome) -> RankStep {
-    let spans = rank.spans.last().map_or(&[][..], Vec::as_slice);
-    let time = rank.steps.last().copied().unwrap_or(Nanos::ZERO);
+fn rank_step(graph: &Graph, program: &Prepared, spans: &[Ran], time: Nanos) -> RankStep {
     let mut run = PartRun { begin: Nanos::ZERO, end: time, ran: Vec::new(), transfers: Vec::new() };
     for span in spans {
         let label = &program.labels[span.label as usize];
-        match label.kind {
-            LabelKind::Collective => run.transfers.extend(transfer(graph, label, span)),
-            LabelKind::Wait => run.ran.extend(wait(graph, label, span)),
-            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => {
+        match (label.kind, span.lane) {
+            (LabelKind::Collective, _) | (LabelKind::Transfer, Lane::Stream(_)) => run.transfers.extend(transfer(graph, label, span)),
+            (LabelKind::Wait, _) => run.ran.extend(wait(graph, label, span)),
+            (LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy, _) => {
                 run.ran.extend(kernels(graph, label, span))
             }
         }

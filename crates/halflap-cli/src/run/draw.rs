@@ -1,14 +1,15 @@
-//! What actually ran, as a page and as a trace: the last step of every rank.
+//! What actually ran, as a page and as a trace: one step of every rank, the median.
 
 use halflap::ids::{Id, StreamId};
 use halflap::units::{Bytes, Nanos};
 use halflap_report::measured::Comparison;
 use halflap_report::page::{Page, compared_page, measured_page};
 use halflap_report::{Ran, RanKind, RanLane, RanSlice, lanes_of, printable};
-use halflap_run::exec::{LabelKind, Lane, Prepared, RankOutcome, Span};
+use halflap_run::exec::{LabelKind, Lane, Prepared, Span};
 
 use super::Job;
 use super::beside;
+use super::measure::{Typical, met};
 use super::show::Finished;
 use crate::exit::Failed;
 use crate::pictures;
@@ -18,12 +19,12 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
     if !pictures.any() {
         return Ok(());
     }
-    let ranks = finished.outcome.ranks.iter().enumerate();
     let ranks: Vec<Ran> =
-        ranks.map(|(rank, outcome)| ran(finished.program, rank, outcome)).collect();
+        (0..finished.outcome.ranks.len()).map(|rank| ran(finished, rank)).collect();
+    let slowest = Typical::of(finished.outcome).rank;
     let facts = vec![
         ("module", printable(job.source.module.name())),
-        ("shown", "the last step of every rank, as it was measured".to_owned()),
+        ("shown", format!("the median step of every rank as measured; rank {slowest} took longest")),
     ];
     let title = pictures::title(&job.args.module);
     match beside::step(job, finished)? {
@@ -38,8 +39,11 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
     }
 }
 
-fn ran(program: &Prepared, rank: usize, outcome: &RankOutcome) -> Ran {
-    let spans = outcome.spans.last().map_or(&[][..], Vec::as_slice);
+/// What a rank did in the step that is shown.
+pub(super) fn ran(finished: &Finished<'_>, rank: usize) -> Ran {
+    let Finished { program, outcome, .. } = finished;
+    let (step, outcome) = (Typical::of(outcome), &outcome.ranks[rank]);
+    let spans = step.spans(outcome);
     let lanes = std::iter::once(Lane::Compute)
         .chain((0..program.streams).map(|index| Lane::Stream(StreamId::from_index(index))));
     let lane = |lane: Lane| RanLane {
@@ -47,14 +51,24 @@ fn ran(program: &Prepared, rank: usize, outcome: &RankOutcome) -> Ran {
             Lane::Compute => "compute".to_owned(),
             Lane::Stream(stream) => format!("stream {}", stream.index()),
         },
-        slices: spans
-            .iter()
-            .filter(|span| span.lane == lane)
-            .map(|span| slice(program, span))
-            .collect(),
+        slices: one_by_one(spans.iter().filter(|span| span.lane == lane), program),
     };
-    let step_time = outcome.steps.last().copied().unwrap_or(Nanos::ZERO);
+    let step_time = step.time(outcome);
     Ran { name: format!("rank {rank}"), step_time, lanes: lanes.map(lane).collect() }
+}
+
+/// The slices of a lane: what overlaps begins where the one before it ends.
+fn one_by_one<'a>(spans: impl Iterator<Item = &'a Span>, program: &Prepared) -> Vec<RanSlice> {
+    let mut slices: Vec<RanSlice> = Vec::new();
+    for span in spans {
+        let mut slice = slice(program, span);
+        if slice.kind == RanKind::Collective {
+            let before = slices.last().map_or(Nanos::ZERO, |before| before.end);
+            slice.start = met(span).max(before).min(slice.end);
+        }
+        slices.push(slice);
+    }
+    slices
 }
 
 fn slice(program: &Prepared, span: &Span) -> RanSlice {

@@ -24,33 +24,40 @@ pub(super) fn step_times(outcome: &Outcome) -> Vec<f64> {
     counted(&(0..steps).map(slowest).collect::<Vec<_>>()).to_vec()
 }
 
-/// Where a step's time went, each the median of steps and ranks.
-pub(super) struct Totals {
-    /// All kernels.
-    pub(super) compute: Nanos,
-    /// All collectives, from when all ranks had arrived, if known.
-    pub(super) communication: Nanos,
-    /// How long compute was stalled.
-    pub(super) exposed: Nanos,
+/// The step that stands for all others, and its slowest rank: summaries, files and pictures are of
+/// this one, so that they agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Typical {
+    /// How many steps came after it.
+    after: usize,
+    /// The rank that took longest.
+    pub(super) rank: usize,
 }
 
-impl Totals {
-    pub(super) fn of(program: &Prepared, outcome: &Outcome) -> Totals {
-        let total = |is: LabelKind| {
-            let sum = |spans: &Vec<Span>| {
-                let own =
-                    spans.iter().filter(|span| program.labels[span.label as usize].kind == is);
-                own.map(time).fold(0.0, |sum, time| sum + time)
-            };
-            let each =
-                |rank: &RankOutcome| counted(&rank.spans).iter().map(sum).collect::<Vec<_>>();
-            Nanos(median(outcome.ranks.iter().flat_map(each).collect()))
-        };
-        Totals {
-            compute: total(LabelKind::Kernel),
-            communication: total(LabelKind::Collective),
-            exposed: total(LabelKind::Wait),
-        }
+impl Typical {
+    /// The step with the median time or, where its records were not kept, the nearest to it.
+    pub(super) fn of(outcome: &Outcome) -> Typical {
+        let times = step_times(outcome);
+        let middle = median(times.clone());
+        let kept = outcome.ranks.iter().map(|rank| rank.spans.len()).min().unwrap_or(0);
+        let recent = times.iter().rev().enumerate().take(kept.max(1));
+        let apart = |time: &f64| (time - middle).abs();
+        let after = recent.min_by(|(_, a), (_, b)| apart(a).total_cmp(&apart(b)));
+        let after = after.map_or(0, |(after, _)| after);
+        let ranks = outcome.ranks.iter().enumerate();
+        let time = |rank: &RankOutcome| Typical { after, rank: 0 }.time(rank).0;
+        let slowest = ranks.rev().max_by(|(_, a), (_, b)| time(a).total_cmp(&time(b)));
+        Typical { after, rank: slowest.map_or(0, |(rank, _)| rank) }
+    }
+
+    /// How long it took on a rank.
+    pub(super) fn time(self, rank: &RankOutcome) -> Nanos {
+        rank.steps.iter().rev().nth(self.after).copied().unwrap_or(Nanos::ZERO)
+    }
+
+    /// What ran in it on a rank.
+    pub(super) fn spans(self, rank: &RankOutcome) -> &[Span] {
+        rank.spans.iter().rev().nth(self.after).map_or(&[][..], Vec::as_slice)
     }
 }
 

@@ -42,7 +42,7 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     if let Some(kernel) = &args.only {
         return only::run(args, kernel);
     }
-    if let Some(artifacts) = Artifacts::open(&args.artifacts)? {
+    if let Some(artifacts) = Artifacts::open(&args.artifacts, &args.module)? {
         return into(args, &artifacts);
     }
     match args.backend {
@@ -107,18 +107,20 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     args.debug.values_dir = artifacts.file("values");
     let done = match args.tune.is_some() || args.compare {
         true => run_and_plan(&mut args, artifacts),
-        false => plan_into(&mut args, artifacts).and_then(|()| run(&args)),
+        false => artifacts
+            .stage("plan", || plan_into(&mut args, artifacts))
+            .and_then(|()| artifacts.stage("run", || run(&args))),
     };
-    artifacts.write_page("")?;
+    artifacts.close(&done)?;
     done
 }
 
 /// The same where the order is known in the end.
 fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let order = args.order_out.get_or_insert_with(|| artifacts.file("order.json")).clone();
-    run(args)?;
+    artifacts.stage("run", || run(args))?;
     args.order = Some(order);
-    plan_into(args, artifacts)
+    artifacts.stage("plan", || plan_into(args, artifacts))
 }
 
 /// Writes the order to run, and its plan, for a later run. It loads no custom calls: a run does so

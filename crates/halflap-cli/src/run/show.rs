@@ -6,7 +6,8 @@ use halflap_run::exec::{Outcome, Prepared};
 use serde_json::{Value, json};
 
 use super::contention::Contention;
-use super::measure::{self, Totals};
+use super::draw::ran;
+use super::measure::{self, Typical};
 use super::tune::Tuned;
 use super::{Job, profile};
 use crate::args::{self, Backend};
@@ -33,6 +34,8 @@ pub(super) struct Others {
 pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> String {
     let Finished { program, outcome, .. } = finished;
     let args = job.args;
+    let slowest = Typical::of(outcome).rank;
+    let waited = ran(finished, slowest).waited();
     let style = terminal::style();
     let backend = match (args.backend, &args.emulate_link) {
         (Backend::Mpi, _) => "MPI processes".to_owned(),
@@ -43,13 +46,13 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) ->
             Nanos(link.latency.as_nanos() as f64)
         ),
     };
-    let totals = Totals::of(program, outcome);
+    let parts = waited.parts().map(|(what, time)| format!("{what} {time}")).join(", ");
     let mut lines = vec![
         ("module", printable(job.source.module.name())),
         ("ranks", format!("{}: {backend}", outcome.ranks.len())),
         ("order", order(args, others)),
         ("step time", step_time(outcome)),
-        ("exposed", format!("{} of it compute waited for communication", totals.exposed)),
+        ("exposed", format!("{} of it: {parts}; rank {slowest}, the slowest", waited.total())),
         ("peak memory", peak(program, outcome)),
     ];
     if let Some(assumed) = assumed_ranks(&job.source.module) {
@@ -88,7 +91,9 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -
         .emulate_link
         .map(|link| json!({ "bandwidth": link.bandwidth, "latency": link.latency.as_nanos() }));
     let times = measure::step_times(outcome);
-    let totals = Totals::of(program, outcome);
+    let shown = ran(finished, Typical::of(outcome).rank);
+    let waited = shown.waited();
+    let communication: Nanos = shown.collectives().map(|slice| slice.end - slice.start).sum();
     let peaks: Vec<i64> = outcome.ranks.iter().map(|rank| rank.peak.0).collect();
     let compared = others.compared.as_ref().map(|both| {
         let of = |index: usize| {
@@ -111,9 +116,13 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -
         "order": order(args, others),
         "step_times": times,
         "step_time": measure::median(times.clone()),
-        "compute": totals.compute.0,
-        "communication": totals.communication.0,
-        "exposed": totals.exposed.0,
+        "compute": shown.compute().0,
+        "communication": communication.0,
+        "exposed": waited.total().0,
+        "queued": waited.queued.0,
+        "transfer": waited.transfer.0,
+        "wake_up": waited.wake_up.0,
+        "slowest_rank": Typical::of(outcome).rank,
         "peak_memory": peaks.iter().max(),
         "planned_peak_memory": program.peak,
         "compared": compared,
@@ -170,8 +179,10 @@ impl Compared {
         }
         let measured =
             [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
-        let exposed =
-            [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);
+        let exposed = [0, 1].map(|index| {
+            let run = &runs[index];
+            ran(run, Typical::of(run.outcome).rank).waited().total()
+        });
         let alone = measure::profile(&[(runs[0].program, runs[0].outcome)]);
         let contention = Contention::of(&alone, runs[1].program, runs[1].outcome);
         let steps = measure::step_times(runs[0].outcome).len();

@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::{analysis_advice, analysis_notes};
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Class, GroupName, Idle, Match, Moment, ObservedCollective, OperationUse, Processor,
+    Analysis, Arithmetic, Class, GroupName, Idle, KernelUse, Match, Moment, ObservedCollective, OperationUse, Processor,
     Rank, RankPeers,
 };
+use crate::rates::{KernelRate, Moved, mean_bus_rate};
 use halflap::collective::CollectiveKind;
 use halflap::ids::{Id, IdVec};
 use halflap::units::{Bytes, Nanos};
@@ -46,6 +47,8 @@ struct RankJson<'a> {
     rank: Option<u32>,
     world_size: Option<u32>,
     processor: Processor,
+    device: Option<&'a str>,
+    preset: Option<&'static str>,
     devices: usize,
     events: u64,
     begin: Nanos,
@@ -94,6 +97,7 @@ struct OperationJson {
     hidden: Nanos,
     exposed: Nanos,
     bytes: Option<Bytes>,
+    bus_bandwidth: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -103,6 +107,9 @@ struct CollectiveJson {
     kernel: usize,
     stream: Option<i64>,
     bytes: Option<Bytes>,
+    bus_bandwidth: Option<f64>,
+    of_best: Option<f64>,
+    latency_bound: Option<bool>,
     sequence: Option<i64>,
     start: Nanos,
     duration: Nanos,
@@ -137,6 +144,9 @@ struct KernelJson<'a> {
     total: Nanos,
     median: Nanos,
     longest: Nanos,
+    flops: Option<f64>,
+    flop_rate: Option<f64>,
+    of_peak: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -157,8 +167,14 @@ struct MemberJson {
 
 /// Writes `halflap.analysis/1`.
 pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
-    let (matches, zeros) = (analysis.matches_of(), analysis.zeros());
-    let ranks = analysis.ranks.iter().enumerate();
+    let (matches, moved, zeros) = (analysis.matches_of(), analysis.moved(), analysis.zeros());
+    let rank = |place: usize| RankParts {
+        analysis,
+        place,
+        zero: zeros[place],
+        matches: &matches[place],
+        moved: &moved[place],
+    };
     let file = AnalysisJson {
         format: "halflap.analysis/1",
         halflap: env!("CARGO_PKG_VERSION"),
@@ -166,9 +182,7 @@ pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<(
             .into_iter()
             .map(|line| AdviceJson { text: line.text, action: line.action })
             .collect(),
-        ranks: ranks
-            .map(|(place, _)| of_rank(analysis, place, zeros[place], &matches[place]))
-            .collect(),
+        ranks: (0..analysis.ranks.len()).map(|place| of_rank(&rank(place))).collect(),
         matches: analysis.peers.matches.iter().map(of_match).collect(),
         waiting_is_at_least: analysis.peers.incomplete(),
         notes: analysis_notes(analysis),
@@ -177,12 +191,18 @@ pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<(
     out.write_all(b"\n")
 }
 
-fn of_rank<'a>(
+/// A rank, and what the analysis of all says of it.
+struct RankParts<'a> {
     analysis: &'a Analysis,
     place: usize,
+    /// Where the common time axis begins.
     zero: Moment,
-    matches: &[Option<usize>],
-) -> RankJson<'a> {
+    matches: &'a [Option<usize>],
+    moved: &'a [Moved],
+}
+
+fn of_rank<'a>(parts: &RankParts<'a>) -> RankJson<'a> {
+    let RankParts { analysis, place, zero, matches, moved } = *parts;
     let rank = &analysis.ranks[place];
     // Kernels are referred to by their place in the list that is written.
     let mut places: IdVec<KernelId, usize> = IdVec::filled(0, rank.kernels.len());
@@ -199,6 +219,8 @@ fn of_rank<'a>(
         rank: rank.rank,
         world_size: rank.world_size,
         processor: rank.processor,
+        device: rank.device.as_deref(),
+        preset: rank.preset().map(|(name, _)| name),
         devices: rank.devices,
         events: rank.events,
         begin: rank.first - zero,
@@ -214,11 +236,15 @@ fn of_rank<'a>(
         peers: (analysis.ranks.len() > 1)
             .then(|| of_peers(&analysis.peers.ranks[place], analysis.peers.clocks[place])),
         groups: groups(rank),
-        operations: rank.operations.iter().map(of_operation).collect(),
+        operations: rank.operations.iter().map(|used| of_operation(used, moved)).collect(),
         collectives: collectives
-            .map(|(collective, &found)| CollectiveJson {
+            .zip(&analysis.rates[place])
+            .map(|((collective, &found), rate)| CollectiveJson {
                 found,
                 waiting: waiting(collective, found),
+                bus_bandwidth: rate.map(|rate| rate.rate.0),
+                of_best: rate.map(|rate| rate.of_best),
+                latency_bound: rate.map(|rate| rate.is_latency_bound),
                 ..of_collective(rank, collective, &places)
             })
             .collect(),
@@ -258,7 +284,8 @@ fn groups(rank: &Rank) -> Vec<GroupJson<'_>> {
         .collect()
 }
 
-fn of_operation(used: &OperationUse) -> OperationJson {
+fn of_operation(used: &OperationUse, moved: &[Moved]) -> OperationJson {
+    let own = |moved: &&Moved| (moved.group, moved.kind) == (used.group, used.operation);
     OperationJson {
         group: used.group.index(),
         operation: used.operation,
@@ -267,6 +294,7 @@ fn of_operation(used: &OperationUse) -> OperationJson {
         hidden: used.hidden,
         exposed: used.exposed,
         bytes: used.bytes,
+        bus_bandwidth: mean_bus_rate(moved.iter().filter(own)).map(|rate| rate.0),
     }
 }
 
@@ -299,21 +327,30 @@ fn of_collective(
         }),
         found: None,
         waiting: None,
+        bus_bandwidth: None,
+        of_best: None,
+        latency_bound: None,
     }
 }
 
 fn kernels(rank: &Rank) -> Vec<KernelJson<'_>> {
-    rank.kernel_uses
-        .iter()
-        .map(|used| KernelJson {
+    let device = rank.preset().map(|(_, device)| device);
+    let kernel = |used: &KernelUse| {
+        let Arithmetic { flops, time, .. } = used.arithmetic;
+        let rate = KernelRate::of(flops, time, device.as_ref());
+        KernelJson {
             name: rank.kernel(used.kernel),
             class: rank.kernels[used.kernel].class,
             launches: used.launches,
             total: used.total,
             median: used.median,
             longest: used.longest,
-        })
-        .collect()
+            flops: rate.map(|_| flops.0),
+            flop_rate: rate.map(|rate| rate.flops.0),
+            of_peak: rate.and_then(|rate| rate.of_peak),
+        }
+    };
+    rank.kernel_uses.iter().map(kernel).collect()
 }
 
 fn of_match(found: &Match) -> MatchJson {

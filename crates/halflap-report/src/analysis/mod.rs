@@ -12,8 +12,9 @@ pub(super) use text::idle_text;
 pub use text::render_analysis;
 
 use super::text::{count, printable, ranks};
-use crate::observe::{Analysis, Group, GroupName, Oddities, Processor, Rank};
-use halflap::units::Nanos;
+use crate::observe::{Analysis, Group, GroupName, KernelUse, Oddities, Processor, Rank};
+use crate::rates::KernelRate;
+use halflap::units::{Flops, Nanos};
 
 /// What a reader of the figures should know, one sentence each.
 pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
@@ -126,6 +127,17 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
 pub(super) fn work_name(analysis: &Analysis) -> &'static str {
     let of_cpu = analysis.ranks.iter().all(|rank| rank.processor == Processor::Cpu);
     if of_cpu { Processor::Cpu.work() } else { Processor::Gpu.work() }
+}
+
+/// How fast a kernel computed, on all ranks that launch it: compared with the first one's GPU.
+pub(super) fn kernel_rate(uses: &[(&Rank, &KernelUse)]) -> Option<KernelRate> {
+    let device = uses.first().and_then(|(rank, _)| rank.preset()).map(|(_, device)| device);
+    let (mut flops, mut time) = (Flops(0.0), Nanos::ZERO);
+    for (_, used) in uses {
+        flops.0 += used.arithmetic.flops.0;
+        time += used.arithmetic.time;
+    }
+    KernelRate::of(flops, time, device.as_ref())
 }
 
 /// A group's name and members, as text.

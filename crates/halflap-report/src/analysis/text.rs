@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::names::{short, without_middle};
-use super::{analysis_advice, analysis_notes, group_text, work_name};
+use super::{analysis_advice, analysis_notes, group_text, kernel_rate, work_name};
 use crate::advice::render_lines;
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Class, Match, Member, ObservedCollective, Processor, Rank, RankSpent,
+    Analysis, Class, KernelUse, Match, Member, ObservedCollective, Processor, Rank, RankSpent,
 };
 use crate::printable;
+use crate::rates::{Moved, mean_bus_rate, percent as percent_of};
 use crate::table::{Cell, Column, Style, Table, Tone};
 use crate::text::wrapped;
 use halflap::collective::CollectiveKind;
@@ -52,9 +53,9 @@ fn cell(value: impl ToString) -> Cell {
     Cell::Text(value.to_string())
 }
 
-/// A time, if it is known.
-fn maybe(time: Option<Nanos>) -> Cell {
-    cell(time.map_or("?".to_owned(), |time| time.to_string()))
+/// A time or a rate, if it is known.
+fn maybe(value: Option<impl ToString>) -> Cell {
+    cell(value.map_or("?".to_owned(), |value| value.to_string()))
 }
 
 fn percent(part: Nanos, whole: Nanos) -> Cell {
@@ -162,6 +163,7 @@ struct Sum {
     exposed: Nanos,
     /// Where some were found on several ranks.
     transfer_and_waiting: Option<(Nanos, Nanos)>,
+    moved: Vec<Moved>,
 }
 
 fn operation_key(rank: &Rank, group: GroupId, operation: CollectiveKind) -> OperationKey {
@@ -171,7 +173,10 @@ fn operation_key(rank: &Rank, group: GroupId, operation: CollectiveKind) -> Oper
 
 fn operation_sums(analysis: &Analysis) -> Vec<(OperationKey, Sum)> {
     let mut sums: BTreeMap<OperationKey, Sum> = BTreeMap::new();
-    for rank in &analysis.ranks {
+    for (rank, moved) in analysis.ranks.iter().zip(analysis.moved()) {
+        for of in moved {
+            sums.entry(operation_key(rank, of.group, of.kind)).or_default().moved.push(of);
+        }
         for used in &rank.operations {
             let sum = sums.entry(operation_key(rank, used.group, used.operation)).or_default();
             sum.launches += used.launches;
@@ -213,6 +218,7 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
     if several {
         columns.extend([number("transfer"), number("waiting")]);
     }
+    columns.push(number("bus rate").optional());
     // One scale for all rows: a long bar is a long time.
     let longest = sums.iter().map(|(_, sum)| sum.exposed).fold(Nanos::ZERO, Nanos::max);
     let row = |((group, ranks, operation), sum): &(OperationKey, Sum)| {
@@ -223,6 +229,7 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
             let (transfer, waiting) = sum.transfer_and_waiting.unzip();
             row.extend([transfer, waiting].map(maybe));
         }
+        row.push(maybe(mean_bus_rate(sum.moved.iter())));
         row
     };
     (!sums.is_empty()).then(|| table(columns, sums.iter().map(row), style))
@@ -235,6 +242,7 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
     let mut columns =
         vec![number("rank"), Column::text("most exposed"), Column::text("group").optional()];
     columns.extend([number("size").optional(), number("start"), number("time")]);
+    columns.extend([number("bus rate").optional(), number("of best").optional()]);
     columns.extend([
         number("exposed").tone(Tone::Warning),
         Column::bar(),
@@ -245,14 +253,17 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
     let longest = shown.iter().map(exposed).fold(Nanos::ZERO, Nanos::max);
     let row = |&Member { rank: place, collective }: &Member| {
         let rank = &analysis.ranks[place];
+        let rate = analysis.rates[place][collective];
         let collective = &rank.collectives[collective];
         vec![
             cell(rank.name()),
             cell(collective.operation.name()),
             cell(printable(&rank.groups[collective.group].name.text())),
-            cell(collective.bytes.map_or("?".to_owned(), |bytes| bytes.to_string())),
+            maybe(collective.bytes),
             cell(collective.ran.start - zeros[place]),
             cell(collective.time()),
+            maybe(rate.map(|rate| rate.rate)),
+            maybe(rate.map(|rate| rate.share())),
             cell(collective.exposed),
             part(collective.exposed, longest),
             cell(collective.hidden),
@@ -364,14 +375,15 @@ fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
 
 /// Sums over ranks for one kernel.
 #[derive(Default)]
-struct KernelSum {
+struct KernelSum<'a> {
     launches: usize,
     total: Nanos,
     longest: Nanos,
+    uses: Vec<(&'a Rank, &'a KernelUse)>,
 }
 
 fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
-    let mut sums: BTreeMap<(Class, &str), KernelSum> = BTreeMap::new();
+    let mut sums: BTreeMap<(Class, &str), KernelSum<'_>> = BTreeMap::new();
     for rank in &analysis.ranks {
         for used in &rank.kernel_uses {
             let kernel = &rank.kernels[used.kernel];
@@ -379,6 +391,7 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
             sum.launches += used.launches;
             sum.total += used.total;
             sum.longest = sum.longest.max(used.longest);
+            sum.uses.push((rank, used));
         }
     }
     let whole: Nanos = sums.values().map(|sum| sum.total).sum();
@@ -389,22 +402,33 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
     let number = Column::number;
     let mut columns =
         vec![number("total"), number("share"), Column::bar(), number("launches"), number("mean")];
+    let is_rated = sums.iter().take(most).any(|(_, sum)| kernel_rate(&sum.uses).is_some());
+    if is_rated {
+        columns.extend([number("FLOP/s").optional(), number("of peak").optional()]);
+    }
     columns.extend([
         number("longest").optional(),
         Column::text("class").optional(),
         Column::text(work_name(analysis)),
     ]);
-    let row = |((class, name), sum): &((Class, &str), KernelSum)| {
-        vec![
-            cell(sum.total),
-            percent(sum.total, whole),
-            part(sum.total, sums.first().map_or(whole, |(_, longest)| longest.total)),
+    let row = |((class, name), sum): &((Class, &str), KernelSum<'_>)| {
+        let longest = sums.first().map_or(whole, |(_, longest)| longest.total);
+        let mut row = vec![cell(sum.total), percent(sum.total, whole), part(sum.total, longest)];
+        row.extend([
             cell(sum.launches),
             cell(sum.total * (1.0 / sum.launches.max(1) as f64)),
+        ]);
+        if is_rated {
+            let rate = kernel_rate(&sum.uses);
+            row.push(cell(rate.map_or(String::new(), |rate| rate.flops.to_string())));
+            row.push(cell(rate.and_then(|rate| rate.of_peak).map_or(String::new(), percent_of)));
+        }
+        row.extend([
             cell(sum.longest),
             cell(class.name()),
             cell(without_middle(name, longest_name)),
-        ]
+        ]);
+        row
     };
     let mut text = table(columns, sums.iter().take(most).map(row), style);
     if sums.len() > most {

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::arithmetic::arithmetic;
 use super::class::{Category, is_runtime};
 use super::error::TraceError;
 use super::event::{Event, unquoted};
@@ -18,6 +19,7 @@ pub(super) struct Builder {
     gpu: Work,
     host: Host,
     job: Job,
+    devices: Vec<DeviceProperties>,
     open_list: bool,
     pub(super) events: u64,
 }
@@ -32,10 +34,18 @@ struct Job {
     pg_config: Value,
 }
 
+/// What `deviceProperties` says of a GPU.
+#[derive(Debug, Deserialize)]
+struct DeviceProperties {
+    id: i64,
+    name: String,
+}
+
 impl Builder {
     pub(super) fn new(limits: TraceLimits) -> Builder {
         let (gpu, host) = (Work::new(Processor::Gpu, limits), Host::new(limits));
-        Builder { gpu, host, job: Job::default(), open_list: false, events: 0 }
+        let (job, devices) = (Job::default(), Vec::new());
+        Builder { gpu, host, job, devices, open_list: false, events: 0 }
     }
 
     /// Reads one event, and keeps it if it is work.
@@ -75,6 +85,9 @@ impl Builder {
                     .map_err(|fault| ScanStop::Bad { at: at.saturating_sub(1), fault })
             }
             Processor::Cpu => {
+                if category == Category::Operator {
+                    self.gpu.product(event);
+                }
                 self.host.add(event, category, self.events - 1);
                 Ok(())
             }
@@ -93,6 +106,18 @@ impl Builder {
         Ok(())
     }
 
+    /// What GPUs there are. Nothing depends on it but what rates are compared with.
+    pub(super) fn device_properties(&mut self, text: &[u8]) {
+        self.devices = serde_json::from_slice(text).unwrap_or_default();
+    }
+
+    /// What the driver calls the GPU of this number, or all of them.
+    fn device(&self, number: Option<i64>) -> Option<String> {
+        let own = self.devices.iter().find(|device| Some(device.id) == number);
+        let first = self.devices.first().filter(|_| number.is_none());
+        own.or(first).map(|device| device.name.chars().take(200).collect())
+    }
+
     pub(super) fn open_list(&mut self) {
         self.open_list = true;
     }
@@ -100,6 +125,8 @@ impl Builder {
     /// The trace, of a file of so many bytes.
     pub(super) fn finish(self, bytes: u64) -> Result<Trace, TraceError> {
         let gloo = self.host.gloo;
+        let lane = self.gpu.lanes.items().as_slice().first();
+        let device = lane.and_then(|lane| self.device(lane.device));
         let mut work = match (self.gpu.slices.is_empty(), self.gpu.oddities.negative) {
             (true, 0) => self.host.finish(self.events)?,
             (true, negative) => {
@@ -107,6 +134,10 @@ impl Builder {
             }
             (false, _) => self.gpu,
         };
+        let calls = HostCalls::of(&work.slices, &work.correlations, work.calls);
+        let kernels = work.kernels.into_items();
+        let arithmetic =
+            arithmetic(&work.slices, &calls.launched, work.products, kernels.len());
         // Stable: of two that are alike, the first in the file stays the first.
         work.slices.sort_by_key(|slice| (slice.start, slice.end));
         let job = &self.job;
@@ -127,10 +158,12 @@ impl Builder {
             world_size: whole(&job.world_size),
             processor: work.processor,
             slices: work.slices,
-            kernels: work.kernels.into_items(),
+            kernels,
+            arithmetic,
+            device,
             lanes: work.lanes.into_items(),
             launches: work.launches,
-            calls: HostCalls::of(&work.correlations, work.calls),
+            calls,
             groups,
             oddities: Oddities { open_list: self.open_list, gloo: left_out, ..work.oddities },
             events: self.events,

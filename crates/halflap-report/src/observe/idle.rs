@@ -5,7 +5,8 @@
 //! longer than launches do is waiting for data, of another stream or of a copy.
 
 use super::busy::{Busy, Stretch};
-use super::trace::Moment;
+use super::trace::{Moment, Slice};
+use crate::observe::ids::ThreadId;
 use halflap::units::Nanos;
 
 /// A launch takes no longer than this, in nanoseconds; the rest is waiting.
@@ -18,6 +19,10 @@ pub(super) struct Launched {
     pub(super) start: Moment,
     /// When the call began.
     pub(super) called: Moment,
+    /// The thread that made it.
+    pub(super) thread: ThreadId,
+    /// The place of the work among the slices that it was joined with.
+    pub(super) slice: u32,
 }
 
 /// A call of the host into the GPU's runtime.
@@ -25,6 +30,7 @@ pub(super) struct Launched {
 pub(super) struct HostCall {
     pub(super) correlation: i64,
     pub(super) when: Stretch,
+    pub(super) thread: ThreadId,
     /// Whether the host waits in it until the GPU has come so far.
     pub(super) is_wait: bool,
 }
@@ -55,15 +61,22 @@ pub struct Idle {
 }
 
 impl HostCalls {
-    /// Joins calls and the work that they launched by their correlation.
-    pub(super) fn of(work: &[(Moment, i64)], mut calls: Vec<HostCall>) -> HostCalls {
+    /// Joins calls and the work that they launched by their correlation, which `work` has with the
+    /// place of its slice.
+    pub(super) fn of(
+        slices: &[Slice],
+        work: &[(u32, i64)],
+        mut calls: Vec<HostCall>,
+    ) -> HostCalls {
         calls.sort_by_key(|call| (call.correlation, call.when.start));
         let call = |correlation: i64| {
             let first = calls.partition_point(|call| call.correlation < correlation);
             calls.get(first).filter(|call| call.correlation == correlation)
         };
-        let launched = work.iter().filter_map(|&(start, correlation)| {
-            Some(Launched { start, called: call(correlation)?.when.start })
+        let launched = work.iter().filter_map(|&(slice, correlation)| {
+            let HostCall { when, thread, .. } = *call(correlation)?;
+            let start = slices[slice as usize].start;
+            Some(Launched { start, called: when.start, thread, slice })
         });
         let mut launched: Vec<Launched> = launched.collect();
         launched.sort_unstable();
@@ -121,6 +134,8 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::ids::{KernelId, LaneId};
+    use halflap::ids::Id;
 
     fn stretch(start: i64, end: i64) -> Stretch {
         Stretch { start: Moment(start), end: Moment(end) }
@@ -130,10 +145,19 @@ mod tests {
     /// first ends; launched at 30,000 after the host waited from 1,050 to 5,000; not in the trace.
     #[test]
     fn a_gap_is_told_apart_by_when_its_end_was_launched() {
-        let work = [(Moment(0), 1), (Moment(1_000), 2), (Moment(60_000), 3), (Moment(70_000), 9)];
+        let ran = [(0, 100), (1_000, 1_100), (60_000, 60_100), (70_000, 70_100)];
+        let slices = ran.map(|(start, end)| Slice {
+            start: Moment(start),
+            end: Moment(end),
+            kernel: KernelId::from_index(0),
+            lane: LaneId::from_index(0),
+            launch: None,
+        });
+        let work = [(0, 1), (1, 2), (2, 3), (3, 9)];
         let call = |correlation, start, end, is_wait| HostCall {
             correlation,
             when: stretch(start, end),
+            thread: ThreadId::from_index(0),
             is_wait,
         };
         let calls = vec![
@@ -142,8 +166,7 @@ mod tests {
             call(2, 50, 60, false),
             call(77, 1_050, 5_000, true),
         ];
-        let calls = HostCalls::of(&work, calls);
-        let ran = [(0, 100), (1_000, 1_100), (60_000, 60_100), (70_000, 70_100)];
+        let calls = HostCalls::of(&slices, &work, calls);
         let busy = Busy::union(ran.iter().map(|&(start, end)| stretch(start, end)));
         let idle = Idle::of(&busy, &calls);
         assert_eq!(idle.launch, Nanos(900.0 + 20_000.0));

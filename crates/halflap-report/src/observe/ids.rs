@@ -7,4 +7,6 @@ halflap::ids! {
     LaneId
     /// A launch of a communication kernel in a trace.
     LaunchId
+    /// A thread of the host that calls for work of a GPU.
+    ThreadId
 }

@@ -48,6 +48,7 @@ fn first<R: Read>(window: &mut Window<R>) -> Result<u8, TraceError> {
 enum Field {
     Events,
     DistributedInfo,
+    DeviceProperties,
     Other,
 }
 
@@ -61,6 +62,7 @@ fn object<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), 
             Ok(match key {
                 b"traceEvents" => Field::Events,
                 b"distributedInfo" => Field::DistributedInfo,
+                b"deviceProperties" => Field::DeviceProperties,
                 _ => Field::Other,
             })
         })?;
@@ -73,6 +75,10 @@ fn object<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), 
             Field::DistributedInfo => {
                 let text = window.take(|cursor, _| cursor.value().map(<[u8]>::to_vec))?;
                 builder.distributed_info(&text)?;
+            }
+            Field::DeviceProperties => {
+                let text = window.take(|cursor, _| cursor.value().map(<[u8]>::to_vec))?;
+                builder.device_properties(&text);
             }
             Field::Other => skip(window)?,
         }

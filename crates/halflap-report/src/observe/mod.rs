@@ -9,6 +9,7 @@
 //! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
 //! are broken by time, then by place in the file.
 
+mod arithmetic;
 mod build;
 mod busy;
 mod class;
@@ -32,6 +33,7 @@ mod trace;
 mod window;
 mod work;
 
+pub use arithmetic::Arithmetic;
 pub use busy::{Busy, Stretch};
 pub use class::Class;
 pub use collectives::{ObservedCollective, Stall};
@@ -47,6 +49,8 @@ pub use trace::{
 };
 pub use work::TraceLimits;
 
+use crate::rates::{BusRate, Moved, bus_rates};
+
 /// What one trace, or several of one job, show.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -55,13 +59,37 @@ pub struct Analysis {
     pub ranks: Vec<Rank>,
     /// All together; empty for one.
     pub peers: Peers,
+    /// For each rank, how fast each of its collectives was, where that is known.
+    pub rates: Vec<Vec<Option<BusRate>>>,
 }
 
 impl Analysis {
     /// Puts ranks together.
     pub fn of(ranks: Vec<Rank>) -> Analysis {
         let peers = Peers::of(&ranks);
-        Analysis { ranks, peers }
+        let mut analysis = Analysis { ranks, peers, rates: Vec::new() };
+        let moved = analysis.moved();
+        let groups = analysis.ranks.iter().map(|rank| rank.groups.len());
+        analysis.rates = groups.zip(&moved).map(|(groups, of)| bus_rates(groups, of)).collect();
+        analysis
+    }
+
+    /// For each rank what its collectives moved, in the time of the transfer where waiting for other
+    /// ranks can be told from it.
+    pub(crate) fn moved(&self) -> Vec<Vec<Moved>> {
+        let matches = self.matches_of();
+        let moved = |rank: &Rank, collective: &ObservedCollective, found: Option<usize>| Moved {
+            kind: collective.operation,
+            group: collective.group,
+            ranks: rank.groups[collective.group].size(),
+            bytes: collective.bytes,
+            time: found.map_or(collective.time(), |found| self.peers.matches[found].transfer),
+        };
+        let of_rank = |(rank, matches): (&Rank, &Vec<Option<usize>>)| {
+            let all = rank.collectives.iter().zip(matches);
+            all.map(|(collective, &found)| moved(rank, collective, found)).collect()
+        };
+        self.ranks.iter().zip(&matches).map(of_rank).collect()
     }
 
     /// For each rank the time on its own clock at which the common time axis begins: the first

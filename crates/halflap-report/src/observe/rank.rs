@@ -4,6 +4,7 @@
 //! overlap. `exposed` is communication without compute. `idle` is the rest of the span, at which
 //! nothing runs. docs/analyze.md defines each, with the equations that hold between them.
 
+use super::arithmetic::Arithmetic;
 use super::busy::{Busy, Computing};
 use super::class::Class;
 use super::collectives::{ObservedCollective, collectives};
@@ -11,6 +12,7 @@ use super::idle::Idle;
 use super::trace::{Group, Kernel, Lane, Moment, Oddities, Processor, Slice, Trace};
 use crate::observe::ids::{KernelId, LaneId};
 use halflap::collective::CollectiveKind;
+use halflap::cost::Device;
 use halflap::ids::{GroupId, Id, IdVec};
 use halflap::units::{Bytes, Nanos};
 
@@ -44,6 +46,8 @@ pub struct Rank {
     pub groups: IdVec<GroupId, Group>,
     /// Its streams.
     pub lanes: IdVec<LaneId, Lane>,
+    /// What the driver calls its GPU, if the trace says.
+    pub device: Option<String>,
     /// How many GPUs it has work of: their time is taken as that of one.
     pub devices: usize,
     /// What was left out.
@@ -108,6 +112,8 @@ pub struct KernelUse {
     pub median: Nanos,
     /// The longest.
     pub longest: Nanos,
+    /// What they computed, as far as it is known.
+    pub arithmetic: Arithmetic,
 }
 
 impl Rank {
@@ -145,10 +151,17 @@ impl Rank {
             kernels: trace.kernels.clone(),
             groups: trace.groups.clone(),
             lanes: trace.lanes.clone(),
+            device: trace.device.clone(),
             devices: trace.devices(),
             oddities: trace.oddities,
             events: trace.events,
         }
+    }
+
+    /// The preset of its GPU, if the trace names one that there is a preset of.
+    pub fn preset(&self) -> Option<(&'static str, Device)> {
+        let name = Device::reported(self.device.as_deref()?)?;
+        Some((name, Device::named(name).ok()?))
     }
 
     /// A kernel's name.
@@ -208,6 +221,7 @@ fn kernel_uses(trace: &Trace) -> Vec<KernelUse> {
         .chunk_by(|a, b| a.0 == b.0)
         .map(|launches| KernelUse {
             kernel: KernelId::from_index(launches[0].0 as usize),
+            arithmetic: trace.arithmetic[KernelId::from_index(launches[0].0 as usize)],
             launches: launches.len(),
             total: Nanos(launches.iter().map(|(_, time)| *time as f64).sum()),
             median: Nanos(launches[(launches.len() - 1) / 2].1 as f64),

@@ -5,6 +5,7 @@ use std::ops::Sub;
 
 use serde::Serialize;
 
+use super::arithmetic::Arithmetic;
 use super::class::Class;
 use super::idle::HostCalls;
 use crate::observe::ids::{KernelId, LaneId, LaunchId};
@@ -179,6 +180,10 @@ pub struct Trace {
     pub slices: Vec<Slice>,
     /// What ran, by name.
     pub kernels: IdVec<KernelId, Kernel>,
+    /// What each computed, as far as it is known.
+    pub arithmetic: IdVec<KernelId, Arithmetic>,
+    /// What the driver calls the GPU, if the trace says.
+    pub device: Option<String>,
     /// Where it ran.
     pub lanes: IdVec<LaneId, Lane>,
     /// What is known about communication kernels.

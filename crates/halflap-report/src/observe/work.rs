@@ -1,5 +1,6 @@
 //! What is kept of one processor's events.
 
+use super::arithmetic::{Product, left_matrix, product_flops};
 use super::busy::Stretch;
 use super::class::{Category, Class, class, element_size, waits_for_gpu};
 use super::decimal::{NoTime, nanos_of_micros};
@@ -8,7 +9,7 @@ use super::idle::HostCall;
 use super::names::{Numbered, bounded};
 use super::scan::{Fault, decode};
 use super::trace::{GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice};
-use crate::observe::ids::{KernelId, LaneId, LaunchId};
+use crate::observe::ids::{KernelId, LaneId, LaunchId, ThreadId};
 use halflap::collective::CollectiveKind;
 use halflap::ids::{GroupId, IdVec};
 use halflap::units::Bytes;
@@ -49,9 +50,11 @@ pub(super) struct Work {
     pub(super) lanes: Numbered<LaneId, Lane>,
     pub(super) groups: Numbered<GroupId, RawGroup>,
     pub(super) launches: IdVec<LaunchId, Launch>,
-    /// When each piece of work of a GPU began, and the number of the call that launched it.
-    pub(super) correlations: Vec<(Moment, i64)>,
+    /// The place of each slice of a GPU that has one, and the number of the call that launched it.
+    pub(super) correlations: Vec<(u32, i64)>,
     pub(super) calls: Vec<HostCall>,
+    pub(super) threads: Numbered<ThreadId, i64>,
+    pub(super) products: Vec<Product>,
     pub(super) oddities: Oddities,
 }
 
@@ -71,6 +74,8 @@ impl Work {
             launches: IdVec::from(Vec::new()),
             correlations: Vec::new(),
             calls: Vec::new(),
+            threads: Numbered::new("threads", limits.lanes),
+            products: Vec::new(),
             oddities: Oddities::default(),
         }
     }
@@ -108,25 +113,44 @@ impl Work {
         };
         let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));
         let (kernel, lane) = (self.kernels.id(Kernel { name, class })?, self.lanes.id(lane)?);
+        // At most as many as are allowed, which a number of 32 bits can count.
+        let place = self.slices.len() as u32;
         self.slices.push(Slice { start, end, kernel, lane, launch });
         let correlation = args.correlation.and_then(whole_number);
-        self.correlations.extend(correlation.map(|correlation| (start, correlation)));
+        self.correlations.extend(correlation.map(|correlation| (place, correlation)));
         Ok(())
     }
 
     /// Keeps a call of the host into the GPU's runtime, if it says when it was; what it is needed for
     /// does without those that do not.
     pub(super) fn call(&mut self, event: &Event<'_>) {
-        let at = |text: Option<&[u8]>| text.and_then(|text| time("ts", text).ok());
-        let (Some(start), Some(duration)) = (at(event.start), at(event.duration)) else { return };
+        let Some((thread, when)) = self.of_host(event) else { return };
         let correlation = Args::of(event.args).correlation.and_then(whole_number);
-        let end = Moment(start.0.saturating_add(duration.0));
-        if let (Some(correlation), true) = (correlation, end >= start)
-            && self.calls.len() < self.limits.slices
-        {
+        if let (Some(correlation), true) = (correlation, self.calls.len() < self.limits.slices) {
             let is_wait = event.name.is_some_and(|name| waits_for_gpu(unquoted(name)));
-            self.calls.push(HostCall { correlation, when: Stretch { start, end }, is_wait });
+            self.calls.push(HostCall { correlation, when, thread, is_wait });
         }
+    }
+
+    /// Keeps a matrix product that the host asked for, if the trace has its shapes.
+    #[inline]
+    pub(super) fn product(&mut self, event: &Event<'_>) {
+        let left = event.name.and_then(|name| left_matrix(unquoted(name)));
+        let Some(left) = left.filter(|_| self.products.len() < self.limits.slices) else { return };
+        let shapes = Args::of(event.args).input_dims;
+        let flops = shapes.and_then(|shapes| product_flops(shapes, left));
+        if let (Some(flops), Some((thread, when))) = (flops, self.of_host(event)) {
+            self.products.push(Product { thread, when, flops });
+        }
+    }
+
+    /// The thread and the time of an event of the host, if it says both.
+    fn of_host(&mut self, event: &Event<'_>) -> Option<(ThreadId, Stretch)> {
+        let at = |text: Option<&[u8]>| text.and_then(|text| time("ts", text).ok());
+        let (start, duration) = (at(event.start)?, at(event.duration)?);
+        let end = Moment(start.0.saturating_add(duration.0));
+        let thread = self.threads.id(event.thread.and_then(whole_number).unwrap_or_default());
+        (end >= start).then_some((thread.ok()?, Stretch { start, end }))
     }
 
     fn lane(&self, event: &Event<'_>, args: &Args<'_>) -> Lane {

@@ -6,12 +6,51 @@ const OWNED = 32;
 const CLASSES = ['inputs', 'gathered parameters', 'gradients', 'activations'];
 const CLASS_COLOURS = ['owned-input', 'owned-gathered', 'owned-reduced', 'owned-other'];
 
-/** Which part of the step an operation belongs to, where its names say so: JAX's transforms, and a layer's number. */
-function sectionOf(op) {
-  const source = ops.source[op] || '';
-  const phase = /transpose\(/.test(source) ? 'backward' : /\bjvp\(/.test(source) ? 'forward' : '';
+/** torch's capture names a graph's file after what it is; all of the graph belongs to it. */
+function filePhase() {
+  const found = /(?:^|[_.-])(forward|backward|optimizer)(?=[_.-]|$)/i.exec(data.title);
+  return found ? found[1].toLowerCase() : '';
+}
+
+/** The layer that an operation's module or parameter is part of, as its name says. */
+function layerOf(op) {
   const layer = /(?:^|[._/])((?:layers?|blocks?|stages?|h)[._]?\d+)(?=$|[._/])/i.exec(ops.label[op]);
-  return [phase, layer ? layer[1] : ''].filter(Boolean).join(' ');
+  return layer ? layer[1] : '';
+}
+
+/** Forward or backward, where JAX's transforms or the file's name say so. */
+function phaseOf(op) {
+  const source = ops.source[op] || '';
+  return /transpose\(/.test(source) ? 'backward' : /\bjvp\(/.test(source) ? 'forward' : filePhase();
+}
+
+/** The slice with which backward begins, of a step that no name tells apart: forward goes through the layers once,
+ * and backward comes to the last of them again. */
+function turningPoint(view, lane) {
+  const layers = [];
+  for (let slice = lane.from; slice < lane.to; slice += 1) {
+    const op = view.slices.op[slice];
+    if (phaseOf(op)) return -1;
+    const number = Number((/\d+$/.exec(layerOf(op)) || [NaN])[0]);
+    // What is in no layer, and computes, ends a visit to one: the head and the loss lie between the two.
+    const before = layers[layers.length - 1];
+    if (!before || before.number !== number) layers.push({ number, slice });
+  }
+  const numbers = layers.map(({ number }) => number).filter((number) => number >= 0);
+  const last = numbers.reduce((most, number) => Math.max(most, number), -1);
+  const visits = layers.filter(({ number }) => number === last);
+  const isReturned = last > 0 && numbers.length > 2 && numbers[0] === 0 && numbers[numbers.length - 1] === 0;
+  return isReturned && visits.length === 2 ? visits[1].slice : -1;
+}
+
+/** Which part of the step a slice belongs to. */
+function sectionOf(view, slice, turn) {
+  const op = view.slices.op[slice];
+  const phase = turn < 0 ? phaseOf(op) : slice < turn ? 'forward' : 'backward';
+  const layer = layerOf(op);
+  // A file's phase goes with layers alone: without them, it says nothing that its title does not.
+  if (phase === filePhase() && !layer) return '';
+  return [phase, layer].filter(Boolean).join(' ');
 }
 
 /** The sections of a view, one after the other; what has none goes on with the one before it. */
@@ -19,8 +58,9 @@ function sectionsOf(view) {
   const lane = view.lanes[view.computeLane];
   const sections = [];
   if (!lane || lane.kind !== 'compute') return sections;
+  const turn = turningPoint(view, lane);
   for (let slice = lane.from; slice < lane.to; slice += 1) {
-    const name = sectionOf(view.slices.op[slice]);
+    const name = sectionOf(view, slice, turn);
     const [start, end] = [view.slices.start[slice], view.slices.end[slice]];
     const last = sections[sections.length - 1];
     if (last && (name === last.name || name === '')) last.end = Math.max(last.end, end);

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use super::model::{
     Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup,
-    PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
+    PageLane, PageSlice, PageStall, PageTable, PageUnit, StallCause, Stalls, Time, View,
 };
 use crate::comparison::op_name;
 use crate::measured::{Comparison, Step};
-use crate::ran::{Ran, RanKind, RanSlice, outside};
+use crate::ran::{Ran, RanKind, RanSlice, Waited, outside};
 use crate::text::{printable, printable_up_to};
-use halflap::simulate::Cause;
 use halflap::units::Nanos;
 
 /// Names are truncated to this many characters: enough to distinguish them.
@@ -125,13 +124,15 @@ impl RunNumbers {
 }
 
 fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
-    let busy = ran.busy();
-    let compute: Nanos = busy.iter().map(|time| time.end - time.start).sum();
     let mut view = View {
         name: printable(&ran.name),
         length: Time(ran.step_time),
-        slices: Slices::default(),
-        stalls: Stalls::default(),
+        headline: headline(ran),
+        spent: Some(PageBudget {
+            compute: Time(ran.compute()),
+            exposed: Time(ran.waited().total()),
+            copies: Time(Nanos::ZERO),
+        }),
         ..View::default()
     };
     // Collectives before waits, so that an operation is first met as what it is.
@@ -143,21 +144,20 @@ fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
         view.lanes.push(PageLane { name: printable(&lane.name), kind, note: String::new() });
     }
     view.lanes.reverse();
-    for (place, lane) in ran.lanes.iter().enumerate() {
-        for slice in &lane.slices {
+    let waited = waited_by_slice(ran);
+    for (lane, of) in ran.lanes.iter().enumerate() {
+        let slices = of.slices.iter().enumerate();
+        for (place, slice) in slices.filter(|(_, slice)| slice.kind != RanKind::Wait) {
+            let exposed = waited.get(&(lane, place)).map_or(Nanos::ZERO, Waited::total);
             let (op, time) = (numbers.op(slice), slice.time());
-            if slice.kind == RanKind::Wait {
-                let of = Maybe(Some(u64::from(op)));
-                view.stalls.push(PageStall { time, of, at: Maybe(None), cause: Cause::Needed });
-                continue;
-            }
-            // What compute does is not exposed.
-            let exposed = if place == 0 { Nanos::ZERO } else { outside(slice.time(), &busy) };
-            view.slices.push(PageSlice { lane: place, op, time, exposed });
+            view.slices.push(PageSlice { lane, op, time, exposed });
         }
     }
-    let exposed: Nanos =
-        view.stalls.start.iter().zip(&view.stalls.end).map(|(from, until)| until.0 - from.0).sum();
+    view.stalls = stalls(numbers, ran);
+    view
+}
+
+fn headline(ran: &Ran) -> Vec<Figure> {
     let share = |part: Nanos| match ran.step_time {
         Nanos::ZERO => String::new(),
         whole => format!("{:.1}% of the step", 100.0 * part.0 / whole.0),
@@ -169,31 +169,61 @@ fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
         note,
         better: "less",
     };
-    view.headline = vec![
+    let (compute, exposed) = (ran.compute(), ran.waited().total());
+    let idle = (ran.step_time - compute - exposed).max(Nanos::ZERO);
+    vec![
         figure("step time", ran.step_time, "measured".to_owned()),
         figure("compute", compute, share(compute)),
-        figure("waiting for communication", exposed, share(exposed)),
-    ];
-    view.spent = Some(PageBudget {
-        compute: Time(compute),
-        exposed: Time(exposed),
-        copies: Time(Nanos::ZERO),
-    });
-    view
+        figure("exposed communication", exposed, share(exposed)),
+        figure("idle", idle, share(idle)),
+    ]
 }
 
+/// When compute stood still: each time in its parts.
+fn stalls(numbers: &mut RunNumbers, ran: &Ran) -> Stalls {
+    let causes = [StallCause::Queued, StallCause::Transfer, StallCause::WakeUp];
+    let mut stalls = Stalls::default();
+    for wait in ran.waits() {
+        let of = Maybe(Some(u64::from(numbers.op(wait.slice))));
+        for (time, cause) in wait.parts.into_iter().zip(causes) {
+            if time.end > time.start {
+                stalls.push(PageStall { time, of, at: Maybe(None), cause });
+            }
+        }
+    }
+    stalls
+}
+
+/// How long compute stood still for each slice, by its lane and place.
+fn waited_by_slice(ran: &Ran) -> BTreeMap<(usize, usize), Waited> {
+    let mut waited: BTreeMap<(usize, usize), Waited> = BTreeMap::new();
+    for wait in ran.waits() {
+        if let Some(of) = wait.of {
+            let sum = waited.entry(of).or_default();
+            *sum = sum.and(wait.waited());
+        }
+    }
+    waited
+}
+
+/// Every collective and transfer: `exposed` is how long compute stood still for it, which is the sum
+/// of `queued`, `transfer` and `wake-up`.
 fn collectives(numbers: &mut RunNumbers, ranks: &[Ran]) -> PageTable {
-    let column = |title, unit, bar| PageColumn { title, unit, bar };
+    let column = |title, unit| PageColumn { title, unit, bar: title == "exposed" };
     let mut table = PageTable {
         title: "collectives",
         columns: vec![
-            column("collective", PageUnit::Text, false),
-            column("rank", PageUnit::Text, false),
-            column("group", PageUnit::Text, false),
-            column("bytes", PageUnit::Bytes, false),
-            column("start", PageUnit::Ns, false),
-            column("time", PageUnit::Ns, true),
-            column("exposed", PageUnit::Ns, true),
+            column("collective", PageUnit::Text),
+            column("rank", PageUnit::Text),
+            column("group", PageUnit::Text),
+            column("size", PageUnit::Bytes),
+            column("start", PageUnit::Ns),
+            column("time", PageUnit::Ns),
+            column("exposed", PageUnit::Ns),
+            column("queued", PageUnit::Ns),
+            column("transfer", PageUnit::Ns),
+            column("wake-up", PageUnit::Ns),
+            column("hidden", PageUnit::Ns),
         ],
         rows: Vec::new(),
         op: Vec::new(),
@@ -202,21 +232,33 @@ fn collectives(numbers: &mut RunNumbers, ranks: &[Ran]) -> PageTable {
         cut: None,
     };
     for ran in ranks {
-        let busy = ran.busy();
-        let all = ran.lanes.iter().skip(1).flat_map(|lane| &lane.slices);
-        for slice in all.filter(|slice| slice.kind == RanKind::Collective) {
-            let (among, bytes) = slice.among.clone().unwrap_or_default();
-            table.op.push(Maybe(Some(u64::from(numbers.op(slice)))));
-            table.rows.push(vec![
-                PageCell::Text(printable_up_to(&slice.name, NAME)),
-                PageCell::Text(printable(&ran.name)),
-                PageCell::Text(printable(&among)),
-                PageCell::Size(bytes),
-                PageCell::Time(Time(slice.start)),
-                PageCell::Time(Time(slice.end - slice.start)),
-                PageCell::Time(Time(outside(slice.time(), &busy))),
-            ]);
+        let (busy, waited) = (ran.busy(), waited_by_slice(ran));
+        for (lane, of) in ran.lanes.iter().enumerate().skip(1) {
+            for (place, slice) in of.slices.iter().enumerate() {
+                let own = waited.get(&(lane, place)).copied().unwrap_or_default();
+                let hidden = slice.end - slice.start - outside(slice.time(), &busy);
+                table.op.push(Maybe(Some(u64::from(numbers.op(slice)))));
+                table.rows.push(collective_row(ran, slice, own, hidden));
+            }
         }
     }
     table
+}
+
+fn collective_row(ran: &Ran, slice: &RanSlice, waited: Waited, hidden: Nanos) -> Vec<PageCell> {
+    let (among, bytes) = slice.among.clone().unwrap_or_default();
+    let time = |time: Nanos| PageCell::Time(Time(time));
+    vec![
+        PageCell::Text(printable_up_to(&slice.name, NAME)),
+        PageCell::Text(printable(&ran.name)),
+        PageCell::Text(printable(&among)),
+        PageCell::Size(bytes),
+        time(slice.start),
+        time(slice.end - slice.start),
+        time(waited.total()),
+        time(waited.queued),
+        time(waited.transfer),
+        time(waited.wake_up),
+        time(hidden),
+    ]
 }

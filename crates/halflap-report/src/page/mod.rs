@@ -4,11 +4,14 @@
 //! `observed` from traces, `measured` from our own runs. The script, the style and the frame are
 //! next to this file and part of the binary.
 
+mod index;
 mod measured;
 mod model;
 mod observed;
 mod program;
+mod rates;
 
+pub use index::{Index, IndexFile, IndexStage, write_index};
 pub use measured::{compared_page, measured_page};
 pub use model::*;
 pub use observed::{SLICES, observed_page};
@@ -58,36 +61,4 @@ pub fn write_page(parts: &[Page], out: &mut impl Write) -> io::Result<()> {
         rest = after;
     }
     out.write_all(rest.as_bytes())
-}
-
-/// Writes a page that lists files: for each its name, its size and what it is; and a text above them.
-pub fn write_index(summary: &str, files: &[[String; 3]], out: &mut impl Write) -> io::Result<()> {
-    let escaped =
-        |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
-    let policy = "default-src 'none'; style-src 'unsafe-inline'";
-    writeln!(out, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
-    writeln!(out, "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">")?;
-    writeln!(out, "<title>halflap artifacts</title>\n<style>\n{STYLE}\n")?;
-    writeln!(out, "body {{ margin: 2rem auto; max-width: 60rem; padding: 0 1rem }}")?;
-    writeln!(out, "td, th {{ text-align: left; padding: 0.25rem 1rem 0.25rem 0 }}")?;
-    writeln!(
-        out,
-        "pre {{ font-family: var(--mono); white-space: pre-wrap; overflow-wrap: anywhere }}\n</style>"
-    )?;
-    writeln!(out, "</head>\n<body>\n<main>\n<h1>Artifacts</h1>")?;
-    if !summary.is_empty() {
-        writeln!(out, "<pre>{}</pre>", escaped(summary))?;
-    }
-    writeln!(
-        out,
-        "<table>\n<thead><tr><th>file</th><th>size</th><th>what it is</th></tr></thead>\n<tbody>"
-    )?;
-    for [name, size, what] in files {
-        let (name, size, what) = (escaped(name), escaped(size), escaped(what));
-        writeln!(
-            out,
-            "<tr><td><a href=\"{name}\">{name}</a></td><td>{size}</td><td>{what}</td></tr>"
-        )?;
-    }
-    writeln!(out, "</tbody>\n</table>\n</main>\n</body>\n</html>")
 }

@@ -3,7 +3,9 @@
 const KINDS = [
   'compute', 'collective', 'synchronous collective', 'wait', 'memory copy or set', 'several small operations',
 ];
-const CAUSES = ['needed', 'synchronous', 'waiting for the host', 'end of step'];
+const CAUSES = [
+  'needed', 'synchronous', 'waiting for the host', 'end of step', 'queued', 'transfer', 'wake-up',
+];
 /** The cause of stalls that communication has no part in: the host had not issued it yet. */
 const HOST = 2;
 const COLLECTIVE = 1;

@@ -240,6 +240,10 @@ pub enum PageUnit {
     Count,
     /// Hundredths.
     Percent,
+    /// Bytes in a second.
+    Rate,
+    /// Floating-point operations in a second.
+    Flops,
     /// Places in an order: negative is earlier.
     Places,
     /// No number at all.
@@ -313,7 +317,7 @@ pub struct Stalls {
     pub of: Vec<Maybe>,
     /// Before which operation.
     pub at: Vec<Maybe>,
-    /// Why: `needed`, `synchronous`, `not issued yet`, `end of step`, by number.
+    /// Why: a [`StallCause`], by number.
     pub cause: Vec<u8>,
 }
 
@@ -322,7 +326,20 @@ pub(super) struct PageStall {
     pub(super) time: Range<Nanos>,
     pub(super) of: Maybe,
     pub(super) at: Maybe,
-    pub(super) cause: Cause,
+    pub(super) cause: StallCause,
+}
+
+/// Why compute stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StallCause {
+    /// As it was simulated.
+    Simulated(Cause),
+    /// The collective had not begun.
+    Queued,
+    /// Its data were on their way.
+    Transfer,
+    /// They were there, and compute had not gone on yet.
+    WakeUp,
 }
 
 impl Stalls {
@@ -332,10 +349,13 @@ impl Stalls {
         self.of.push(stall.of);
         self.at.push(stall.at);
         self.cause.push(match stall.cause {
-            Cause::Needed => 0,
-            Cause::Synchronous => 1,
-            Cause::Issued => 2,
-            Cause::EndOfStep => 3,
+            StallCause::Simulated(Cause::Needed) => 0,
+            StallCause::Simulated(Cause::Synchronous) => 1,
+            StallCause::Simulated(Cause::Issued) => 2,
+            StallCause::Simulated(Cause::EndOfStep) => 3,
+            StallCause::Queued => 4,
+            StallCause::Transfer => 5,
+            StallCause::WakeUp => 6,
         });
     }
 }

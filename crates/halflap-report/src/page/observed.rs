@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use super::model::{
     Figure, Kind, LaneKind, Maybe, Ops, Page, PageAdvice, PageBudget, PageCell, PageColumn,
-    PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
+    PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause, Stalls, Time, View,
 };
+use super::rates::{bus_rate, kernel_rates, rate_detail};
 use crate::analysis::{
-    analysis_advice, analysis_notes, group_text, idle_text, without_middle, work_name,
+    analysis_advice, analysis_notes, group_text, idle_text, kernel_rate, without_middle, work_name,
 };
 use crate::observe::{
     Analysis, Class, Drawing, GroupName, KernelUse, Match, Member, Moment, ObservedCollective,
     Rank, RankSpent, RankTimeline, Track,
 };
+use crate::rates::KernelRate;
 use crate::text::{printable, printable_up_to};
 use halflap::simulate::Cause;
 use halflap::units::Nanos;
@@ -342,7 +344,10 @@ fn stalls(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline)
             time: pause.when.start - zero..pause.when.end - zero,
             of: Maybe(Some(u64::from(numbers.collective(place, pause.collective)))),
             at: Maybe(before.map(u64::from)),
-            cause: if before.is_some() { Cause::Needed } else { Cause::EndOfStep },
+            cause: StallCause::Simulated(match before {
+                Some(_) => Cause::Needed,
+                None => Cause::EndOfStep,
+            }),
         });
     }
     stalls
@@ -381,6 +386,8 @@ fn collectives(numbers: &mut TraceNumbers<'_>) -> PageTable {
             column("time", PageUnit::Ns, false),
             column("exposed", PageUnit::Ns, true),
             column("hidden", PageUnit::Ns, false),
+            column("bus rate", PageUnit::Rate, false),
+            column("of best", PageUnit::Percent, false),
             column("waiting for peers", PageUnit::Ns, false),
         ],
         op: all
@@ -399,6 +406,7 @@ fn collective_row(numbers: &mut TraceNumbers<'_>, at: Member) -> Vec<PageCell> {
     let rank = &numbers.analysis.ranks[at.rank];
     let found = numbers.found(at);
     let collective = &rank.collectives[at.collective];
+    let [rate, of_best] = bus_rate(numbers.analysis.rates[at.rank][at.collective]);
     vec![
         text(&numbers.ops.name[op]),
         text(rank.name()),
@@ -408,6 +416,8 @@ fn collective_row(numbers: &mut TraceNumbers<'_>, at: Member) -> Vec<PageCell> {
         time(collective.time()),
         time(collective.exposed),
         time(collective.hidden),
+        rate,
+        of_best,
         found.map_or(PageCell::Empty, |found| time(collective.time() - found.transfer)),
     ]
 }
@@ -432,6 +442,7 @@ fn details(numbers: &TraceNumbers<'_>, at: Member) -> Vec<(&'static str, String)
             format!("{} from {after} to {before}", stall.when.time()),
         ));
     }
+    details.extend(numbers.analysis.rates[at.rank][at.collective].map(rate_detail));
     if let Some(found) = found {
         let last = numbers.analysis.ranks[found.last].name();
         let said =
@@ -494,6 +505,13 @@ struct KernelRow<'a> {
     uses: Vec<(usize, &'a KernelUse)>,
 }
 
+impl KernelRow<'_> {
+    fn rate(&self, analysis: &Analysis) -> Option<KernelRate> {
+        let uses = self.uses.iter().map(|&(place, used)| (&analysis.ranks[place], used));
+        kernel_rate(&uses.collect::<Vec<_>>())
+    }
+}
+
 fn kernels(numbers: &mut TraceNumbers<'_>) -> PageTable {
     let analysis = numbers.analysis;
     let mut of: BTreeMap<(Class, &str), Vec<(usize, &KernelUse)>> = BTreeMap::new();
@@ -522,13 +540,26 @@ fn kernels(numbers: &mut TraceNumbers<'_>) -> PageTable {
         false => columns.push(column("median", PageUnit::Ns, false)),
     }
     columns.push(column("longest", PageUnit::Ns, false));
+    let is_rated = all.iter().any(|row| row.rate(analysis).is_some());
+    if is_rated {
+        columns.extend([
+            column("FLOP/s", PageUnit::Flops, false),
+            column("of peak", PageUnit::Percent, false),
+        ]);
+    }
     PageTable {
         title: if work == "kernel" { "kernels" } else { "operators" },
         columns,
         op: all.iter().map(|row| kernel_op(numbers, row)).collect(),
         details: several
             .then(|| all.iter().map(|row| kernel_details(numbers, &row.uses)).collect()),
-        rows: all.iter().map(|row| kernel_row(row, several)).collect(),
+        rows: all
+            .iter()
+            .map(|row| {
+                let rates = is_rated.then(|| kernel_rates(row.rate(analysis)));
+                kernel_row(row, several).into_iter().chain(rates.into_iter().flatten()).collect()
+            })
+            .collect(),
         view: None,
         cut,
     }

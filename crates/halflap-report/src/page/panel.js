@@ -2,6 +2,8 @@
 
 const LINKS = 8;
 const OWNERS = 8;
+/** What a column of the largest buffers has room for: longer names lose their middle, and stay different. */
+const OWNER_NAME = 14;
 const STALLS = 4;
 const SUMS = 6;
 
@@ -99,8 +101,8 @@ function hideTip() {
 }
 
 /** An operation's name that leads to it. */
-function opLink(op) {
-  const link = element('button', 'link name', withoutMiddle(ops.label[op] || ops.name[op], 36) || '(unnamed)');
+function opLink(op, most = 36) {
+  const link = element('button', 'link name', withoutMiddle(ops.label[op] || ops.name[op], most) || '(unnamed)');
   link.type = 'button';
   link.title = [nameOf(op), KINDS[ops.kind[op]], whatOf(op)].filter(Boolean).join('\u2002');
   link.addEventListener('click', () => {
@@ -350,11 +352,13 @@ function ownersTable(memory, entry) {
   const { top, count } = liveBuffers(memory, entry, OWNERS);
   const total = Math.max(1, memory.bytes[entry]);
   const { size } = data.buffers;
-  const rows = top.map((buffer) => ownerRow(buffer, size[buffer] / total, size[buffer] / size[top[0]]));
+  const names = shortNames(top.map((buffer) => data.buffers.name[buffer]), OWNER_NAME);
+  const short = (buffer) => names.get(data.buffers.name[buffer]);
+  const rows = top.map((buffer) => ownerRow(buffer, short(buffer), size[buffer] / total, size[buffer] / size[top[0]]));
   const rest = Math.max(0, memory.bytes[entry] - top.reduce((sum, buffer) => sum + size[buffer], 0));
   if (count > top.length) rows.push(restRow(count - top.length, rest, rest / total));
-  const names = ['buffer', 'made by', 'size', 'share'];
-  return tableOf('owners', names.map((name, at) => element('th', at > 1 ? 'number' : '', name)), rows);
+  const titles = ['buffer', 'made by', 'size', 'share'];
+  return tableOf('owners', titles.map((name, at) => element('th', at > 1 ? 'number' : '', name)), rows);
 }
 
 /** What is alive beside the largest. */
@@ -365,12 +369,13 @@ function restRow(count, bytes, part) {
 }
 
 /** `part` is of all that is alive, `length` of the longest bar. */
-function ownerRow(buffer, part, length) {
+function ownerRow(buffer, name, part, length) {
   const maker = data.buffers.maker[buffer];
   const cell = element('td', 'number', share(part));
   addMeter(cell, length, '');
-  const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker)] : 'input');
-  const nameCell = element('td', 'name cut', clean(data.buffers.name[buffer], 60));
+  const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker, OWNER_NAME)] : 'input');
+  const nameCell = element('td', 'name cut', name);
+  nameCell.title = clean(data.buffers.name[buffer], 160);
   return [nameCell, makerCell, element('td', 'number', formatBytes(data.buffers.size[buffer])), cell];
 }
 

@@ -1,18 +1,21 @@
 //! A page of simulated orders.
 
+use super::rates::{bus_rate, kernel_rates, rate_detail};
 use super::model::{
     BufferClass, Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageAdvice, PageCell,
-    PageColumn, PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls,
+    PageColumn, PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause, Stalls,
     Sweep, Time, View,
 };
 use crate::advice::AdviceLine;
 use crate::against_bound;
 use crate::played::Played;
+use crate::rates::{BusRate, KernelRate, program_bus_rates, program_kernel_rates};
 use crate::rewritten::carried;
 use crate::summary::Row;
 use crate::text::{printable, printable_end, printable_up_to, ranks, stop};
 use crate::timing::{describe_holder, exposed_by_collective, waiting_for_host};
 use halflap::collective::CollectiveKind;
+use halflap::cost::Device;
 use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
 use halflap::ids::{BufId, GroupId, Id, IdVec, OpId};
@@ -38,6 +41,8 @@ pub struct Shown<'a> {
     pub explanation: &'a Explanation,
     /// The order before explained, if it is an order of the same program.
     pub explanation_before: Option<&'a Explanation>,
+    /// The device that run times are of, if one was named or assumed.
+    pub device: Option<Device>,
     /// How much may be alive, if that was said.
     pub memory_limit: Option<Bytes>,
     /// What passes said of each collective, if passes ran.
@@ -351,7 +356,7 @@ fn stalls(played: &Played<'_>, program: &NumberedProgram<'_>) -> Stalls {
             time: exposure.start..exposure.start + exposure.time,
             of: program.maybe(Some(exposure.of)),
             at: program.maybe(Some(exposure.at)),
-            cause: exposure.cause,
+            cause: StallCause::Simulated(exposure.cause),
         });
     }
     stalls
@@ -373,18 +378,58 @@ fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>)
 fn tables(shown: &Shown<'_>, last: &Played<'_>) -> Vec<PageTable> {
     let before = shown.orders.first().zip(shown.explanation_before);
     let own = collectives(&Listing::new(shown, last));
+    let kernels = kernels(last, shown.device.as_ref());
     let Some((played, explanation)) = before.filter(|_| shown.orders.len() == 2) else {
-        return vec![own];
+        return [own].into_iter().chain(kernels).collect();
     };
     let earlier = Listing {
         last: played,
         before: None,
         exposed: exposed_by_collective(played.simulation),
         held: held_by(played.graph, explanation),
+        rates: program_bus_rates(played.graph, played.simulation),
         rows: &[],
     };
     let of = |table: PageTable, view| PageTable { view: Some(view), ..table };
-    vec![of(own, 1), of(collectives(&earlier), 0)]
+    [of(own, 1), of(collectives(&earlier), 0)].into_iter().chain(kernels).collect()
+}
+
+/// How many kernels are listed.
+const KERNELS: usize = 500;
+
+/// The longest kernels whose arithmetic is known, with their rates; none, if none is.
+fn kernels(played: &Played<'_>, device: Option<&Device>) -> Option<PageTable> {
+    let Played { graph, simulation, .. } = played;
+    let mut rates = program_kernel_rates(graph, simulation, device);
+    let cut = (rates.len() > KERNELS).then_some((rates.len(), "the longest"));
+    rates.truncate(KERNELS);
+    let column = |title, unit| PageColumn { title, unit, bar: title == "time" };
+    let mut columns = vec![
+        column("kernel", PageUnit::Text),
+        column("fused", PageUnit::Text),
+        column("time", PageUnit::Ns),
+        column("FLOP/s", PageUnit::Flops),
+    ];
+    columns.extend(device.map(|_| column("of peak", PageUnit::Percent)));
+    let row = |&(op, rate): &(OpId, KernelRate)| {
+        let (start, end) = played.times(op);
+        let mut row = vec![
+            PageCell::Text(label(graph, op)),
+            PageCell::Text(what(graph, op)),
+            PageCell::Time(Time(end - start)),
+        ];
+        row.extend(kernel_rates(Some(rate)).into_iter().take(columns.len() - 3));
+        row
+    };
+    (!rates.is_empty()).then(|| PageTable {
+        title: "kernels",
+        rows: rates.iter().map(row).collect(),
+        op: rates.iter().map(|&(op, _)| maybe(Some(op))).collect(),
+        columns: columns.clone(),
+        details: None,
+        view: None,
+        cut,
+    })
 }
 
 fn held_by(graph: &Graph, explanation: &Explanation) -> IdVec<OpId, Option<Held>> {
@@ -426,6 +471,7 @@ struct Listing<'a> {
     before: Option<(&'a Played<'a>, IdVec<OpId, Nanos>)>,
     exposed: IdVec<OpId, Nanos>,
     held: IdVec<OpId, Option<Held>>,
+    rates: IdVec<OpId, Option<BusRate>>,
     rows: &'a [Row],
 }
 
@@ -441,6 +487,7 @@ impl<'a> Listing<'a> {
             before,
             exposed: exposed_by_collective(last.simulation),
             held,
+            rates: program_bus_rates(last.graph, last.simulation),
             rows: shown.rows,
         }
     }
@@ -460,7 +507,19 @@ impl<'a> Listing<'a> {
             columns.extend([column("was", PageUnit::Ns), column("moved", PageUnit::Places)]);
         }
         columns.push(column("stalls at", PageUnit::Text));
+        columns.extend(self.is_sourced().then(|| column("source", PageUnit::Text)));
+        columns.extend([
+            column("bus rate", PageUnit::Rate),
+            column("of best", PageUnit::Percent),
+        ]);
         columns
+    }
+
+    /// Whether the program says where any collective comes from.
+    fn is_sourced(&self) -> bool {
+        let graph = self.last.graph;
+        let mut collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
+        collectives.any(|op| !graph.source(op).is_empty())
     }
 
     fn row(&self, op: OpId) -> Vec<PageCell> {
@@ -487,6 +546,9 @@ impl<'a> Listing<'a> {
         row.push(
             self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(label(graph, held.at))),
         );
+        let source = || PageCell::Text(printable_end(graph.source(op), NAME));
+        row.extend(self.is_sourced().then(source));
+        row.extend(bus_rate(self.rates[op]));
         row
     }
 
@@ -504,6 +566,7 @@ impl<'a> Listing<'a> {
             .iter()
             .find(|row| row.op == op)
             .map(|row| ("stopped by", stop(graph, &row.stop)));
-        std::iter::once(("held by", held)).chain(stopped).collect()
+        let rate = self.rates[op].map(rate_detail);
+        std::iter::once(("held by", held)).chain(stopped).chain(rate).collect()
     }
 }

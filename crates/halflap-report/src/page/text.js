@@ -47,6 +47,12 @@ function formatFlops(flops) {
   return threeDigits(value) + units[power];
 }
 
+/** A rate, in powers of a thousand as data sheets have it. */
+function formatRate(rate, unit) {
+  const scaled = formatFlops(rate);
+  return scaled + (scaled.includes(' ') ? '' : ' ') + unit;
+}
+
 function formatPlaces(places) {
   if (places === 0) return 'same place';
   return Math.abs(places) + (places < 0 ? ' earlier' : ' later');
@@ -68,6 +74,8 @@ const FORMATS = {
   count: formatCount,
   ratio: (value) => fixed(value, 3) + 'x',
   percent: (value) => fixed(value, 1) + '%',
+  rate: (value) => formatRate(value, 'B/s'),
+  flops: (value) => formatRate(value, 'FLOP/s'),
   places: (value) => (value === 0 ? '0' : formatPlaces(value)),
   text: (value) => clean(value, 160),
 };
@@ -145,7 +153,7 @@ function formatCount(number) {
 
 /** What words on the page mean; a label without an entry explains itself. */
 const HELP = {
-  'step time': 'How long one step takes in the simulation.',
+  'step time': 'How long one step takes.',
   'exposed communication': 'How long compute stands still for communication: what overlap would save at most.',
   'peak memory': 'The most bytes that are alive at any time of the step.',
   'waiting for the host': 'Compute stands still because the host has not issued the next operation yet.',
@@ -157,12 +165,19 @@ const HELP = {
   'stopped by': 'Why the passes did not move it further.',
   'stalls at': 'The operation that waits for it.',
   moved: 'How many places it moved in the order.',
-  queued: 'Issued, but its stream was busy with other collectives.',
+  queued: 'Issued, but it had not begun: its stream was busy with others, or a rank had not arrived.',
   place: 'Its place in the order of issue.',
   time: 'How long it runs.',
   start: 'When it begins.',
   size: 'The larger of what goes in and what comes out.',
   group: 'The ranks that take part.',
+  'bus rate': 'Size by time, multiplied by how often a byte passes the bus of a rank: it can be compared with a link.',
+  'of best': 'Of the highest bus rate in its group. Latency: fewer bytes would not make it shorter.',
+  'FLOP/s': 'Floating-point operations in a second.',
+  'of peak': 'Of what the device does in dense bf16.',
+  transfer: 'Compute stood still while the data were on their way.',
+  'wake-up': 'The data were there, and compute had not gone on yet.',
+  hidden: 'How long compute ran at the same time.',
 };
 
 /** An element that explains its own words where the pointer rests. */

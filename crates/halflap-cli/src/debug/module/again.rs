@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use crate::debug::child::End;
-use crate::debug::quoted;
+use crate::files::quoted;
 use crate::debug::report::{Finding, Kind, Reproduced};
 use crate::exit::Failed;
 

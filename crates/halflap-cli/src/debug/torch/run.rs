@@ -17,7 +17,7 @@ use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
 use crate::debug::child::ChildTask;
-use crate::debug::quoted;
+use crate::files::quoted;
 use crate::debug::report::Value;
 use crate::exit::Failed;
 
