@@ -213,12 +213,17 @@ impl<T> Asked<'_, T> {
         }
         let least = base * (1.0 - LEAST);
         lines.extend(self.memory(least));
+        let free = Trial { edges: Edges::Real, ..self.plain() };
         if self.case.search.edges == Edges::All
-            && let Some(tried) = self.try_out(Trial { edges: Edges::Real, ..self.plain() }, 0.7)
+            && self.could_save(free)
+            && let Some(tried) = self.try_out(free, 0.7)
         {
             lines.push(self.line(Lever::FreeOrder, tried.step_time));
         }
-        if let Some(found) = self.merged() {
+        // However they are merged, collectives take some time.
+        if self.could_save(Trial { communication: 0.0, ..self.plain() })
+            && let Some(found) = self.merged()
+        {
             let Estimate { step_time, collectives, into, bytes } = found;
             lines.push(self.line(Lever::Merge { collectives, into, bytes }, step_time));
         }
@@ -234,7 +239,9 @@ impl<T> Asked<'_, T> {
         let mut lines: Vec<Advice> =
             stalled.map(|(lever, time)| self.at_most(lever, time)).collect();
         let half = Trial { communication: 0.5, ..self.plain() };
-        if let Some(tried) = self.try_out(half, 0.95) {
+        if self.could_save(half)
+            && let Some(tried) = self.try_out(half, 0.95)
+        {
             lines.push(self.line(Lever::HalfTheBytes, tried.step_time));
         }
         if self.case.is_searched
@@ -260,7 +267,10 @@ impl<T> Asked<'_, T> {
         let (mut low, mut high) = (0, last);
         while low < high {
             let middle = (low + high) / 2;
-            match self.try_out(of(self, LIMITS[middle]), 0.3 + 0.1 * (last - middle) as f64) {
+            let trial = of(self, LIMITS[middle]);
+            let could = self.gap(trial).is_none_or(|gap| self.step - gap <= enough);
+            let until = 0.3 + 0.1 * (last - middle) as f64;
+            match could.then(|| self.try_out(trial, until)).flatten() {
                 Some(tried) if tried.step_time <= enough => {
                     found = tried;
                     high = middle;
@@ -273,11 +283,17 @@ impl<T> Asked<'_, T> {
         Some(self.line(Lever::Memory { budget: found.budget, more }, found.step_time))
     }
 
+    /// Whether a trial could save enough, as far as is known without a search.
+    fn could_save(&self, trial: Trial) -> bool {
+        self.gap(trial).is_none_or(|gap| gap.0 > self.step.0 * LEAST)
+    }
+
     /// How far a program of one unit is from what no order can beat.
     fn gap(&self, trial: Trial) -> Option<Nanos> {
         let [only] = self.case.decided else { return None };
         let limit = self.limit(&only.priced, trial);
-        let bound = lower_bound(&only.priced.graph, &only.priced.machine, trial.edges, limit);
+        let machine = self.machine(&only.priced, trial, &[]);
+        let bound = lower_bound(&only.priced.graph, &machine, trial.edges, limit);
         Some((self.step - bound.time).max(Nanos::ZERO))
     }
 

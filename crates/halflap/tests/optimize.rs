@@ -560,6 +560,29 @@ fn more_effort_and_known_orders_only_help() {
     assert!(loose.step_time <= default.step_time);
 }
 
+/// Whatever the machine is like, and also where what is found would be worse in most variations.
+#[test]
+fn more_effort_is_never_slower() {
+    let mut faster = 0;
+    for seed in 0..40 {
+        let random = &mut Random(seed + 70_000);
+        let graph = random::graph(random, if seed % 4 == 0 { 10 } else { 60 });
+        let slowdown = if random.chance(30) { 1.3 } else { 1.0 };
+        let machine = Machine { slowdown, ..machine(&graph) };
+        let limit = Bytes(peak(&graph).0 * (9 + random.below(4) as i64) / 10);
+        let step = |effort| {
+            let found = find(&graph, &machine, limit, |task| task.effort = effort);
+            found.map_or(f64::INFINITY, |found| found.step_time.0)
+        };
+        let mut efforts = vec![Effort::Quick, Effort::Default];
+        efforts.extend((graph.len() <= 10).then_some(Effort::Thorough));
+        let steps: Vec<f64> = efforts.into_iter().map(step).collect();
+        assert!(steps.is_sorted_by(|less, more| *more <= less + 1e-3), "seed {seed}: {steps:?}");
+        faster += usize::from(steps[1] < steps[0]);
+    }
+    assert!(faster > 3, "only {faster} were faster");
+}
+
 /// A caller may cancel; the partial result is discarded.
 #[test]
 fn a_search_stops_when_told() {

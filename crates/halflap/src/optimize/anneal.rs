@@ -35,6 +35,13 @@ pub(super) struct Found {
     pub(super) peak: i64,
 }
 
+impl Found {
+    pub(super) fn new(program: &Program, order: Vec<u32>) -> Found {
+        let board = Board::new(program, order);
+        Found { peak: board.peak(), order: board.order }
+    }
+}
+
 /// The longest order that is annealed whole.
 const WHOLE: usize = 384;
 const REGION: usize = 256;
@@ -75,14 +82,6 @@ pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: Tick
     Found { peak: search.board.peak(), order: search.board.order }
 }
 
-/// The same order with more slack, where that costs nothing.
-pub(super) fn polished(program: &Program, order: &[u32], limit: i64) -> Found {
-    let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit, bound: 0.0 };
-    let mut search = Search::new(program, order, &chain);
-    search.polish();
-    Found { peak: search.board.peak(), order: search.board.order }
-}
-
 struct Search<'p> {
     program: &'p Program,
     board: Board<'p>,
@@ -95,7 +94,6 @@ struct Search<'p> {
     at: usize,
     backwards: bool,
     current: f64,
-    moves: Vec<Move>,
 }
 
 impl<'p> Search<'p> {
@@ -114,7 +112,6 @@ impl<'p> Search<'p> {
             at: 0,
             backwards: false,
             current,
-            moves: Vec::new(),
         }
     }
 
@@ -195,7 +192,7 @@ impl<'p> Search<'p> {
         if !self.board.fits(step, self.limit) {
             return;
         }
-        let step_time = self.board.ask_time(step);
+        let step_time = self.board.ask_time(step, self.current);
         if step_time <= most {
             self.board.make(step);
             self.current = step_time;
@@ -203,18 +200,15 @@ impl<'p> Search<'p> {
     }
 
     fn try_drag(&mut self, step: Move, most: f64) {
-        self.board.drag(step, &mut self.moves);
-        if self.moves.is_empty() {
+        if !self.board.drag(step, self.limit) {
             return;
         }
-        let (first, last) = (step.from.min(step.to), step.from.max(step.to));
-        let fits = self.board.peak_between(first, last) <= self.limit;
-        let step_time = if fits { self.board.ask_unsettled(step) } else { f64::INFINITY };
+        let step_time = self.board.ask_unsettled(step, self.current);
         if step_time <= most {
             self.board.settle(step);
             self.current = step_time;
         } else {
-            self.board.undo(&self.moves);
+            self.board.undo(step);
         }
     }
 
@@ -314,51 +308,6 @@ impl<'p> Search<'p> {
         }
         ControlFlow::Continue(())
     }
-
-    /// Gives collectives more time than they need, where that costs nothing: each as early as it can
-    /// start, each wait as late as it can stand, with the step no longer.
-    fn polish(&mut self) {
-        if self.board.excess(self.limit) > 0 {
-            return;
-        }
-        self.enter((0, self.program.len));
-        self.current = self.board.step_time();
-        let mut slack = self.board.slack();
-        for place in 0..self.program.len {
-            let op = self.board.order[place] as usize;
-            if self.program.kind[op] == crate::graph::OpKind::AsyncCollective {
-                let (low, _) = self.board.room(place);
-                self.stretch(place, low, &mut slack);
-            }
-        }
-        for place in (0..self.program.len).rev() {
-            let op = self.board.order[place] as usize;
-            if self.program.kind[op] == crate::graph::OpKind::Wait {
-                let (_, high) = self.board.room(place);
-                self.stretch(place, high, &mut slack);
-            }
-        }
-    }
-
-    /// Moves towards a place, all the way or half of it, if that leaves more slack.
-    fn stretch(&mut self, from: usize, goal: usize, slack: &mut f64) {
-        for to in [goal, from.midpoint(goal), (3 * from + goal) / 4] {
-            let step = Move { from, to };
-            if to == from
-                || !self.board.fits(step, self.limit)
-                || self.board.ask_time(step) > self.current
-            {
-                continue;
-            }
-            self.board.make(step);
-            let new = self.board.slack();
-            if new > *slack {
-                *slack = new;
-                return;
-            }
-            self.board.make(Move { from: to, to: from });
-        }
-    }
 }
 
 /// Overlapping pieces of an order.
@@ -372,7 +321,9 @@ fn regions(len: usize) -> Vec<(usize, usize)> {
 
 fn mean_collective_time(program: &Program) -> f64 {
     let times = || {
-        (0..program.len).filter(|&op| program.kind[op].is_collective()).map(|op| program.time[op])
+        (0..program.len)
+            .filter(|&op| program.ops[op].kind.is_collective())
+            .map(|op| program.ops[op].time)
     };
     match times().count() {
         0 => 0.0,

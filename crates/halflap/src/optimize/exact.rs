@@ -17,8 +17,8 @@ pub(super) fn search(program: &Program, limit: i64) -> Option<Vec<u32>> {
         missing: (0..program.len).map(|op| program.preds.of(op).len()).collect(),
         left: (0..program.size_free.len()).map(|buffer| program.users.of(buffer).len()).collect(),
     };
-    let compute = (0..program.len).filter(|&op| program.kind[op] != OpKind::AsyncCollective);
-    let to_compute = compute.map(|op| program.time[op]).sum();
+    let compute = (0..program.len).filter(|&op| program.ops[op].kind != OpKind::AsyncCollective);
+    let to_compute = compute.map(|op| program.ops[op].time).sum();
     let state =
         State { now: 0.0, free: vec![0.0; program.streams], alive: program.baseline, to_compute };
     tree.descend(&state);
@@ -87,19 +87,19 @@ impl Tree<'_> {
                 next.alive -= program.size_free[buffer as usize];
             }
         }
-        let gates = program.gated_by.of(op).iter();
+        let gates = program.gated_by(&program.ops[op]).iter();
         let ready = gates.fold(state.now, |ready, &gate| ready.max(self.end[gate as usize]));
-        let stream = program.stream[op] as usize;
-        let is_collective = program.kind[op].is_collective();
-        let ended =
-            if is_collective { ready.max(state.free[stream]) } else { ready } + program.time[op];
+        let stream = program.ops[op].stream as usize;
+        let is_collective = program.ops[op].kind.is_collective();
+        let ended = if is_collective { ready.max(state.free[stream]) } else { ready }
+            + program.ops[op].time;
         self.end[op] = ended;
         if is_collective {
             next.free[stream] = ended;
         }
-        if program.kind[op] != OpKind::AsyncCollective {
+        if program.ops[op].kind != OpKind::AsyncCollective {
             next.now = ended;
-            next.to_compute -= program.time[op];
+            next.to_compute -= program.ops[op].time;
         }
         next
     }

@@ -9,6 +9,7 @@
 mod anneal;
 mod board;
 mod exact;
+mod polish;
 mod probe;
 mod program;
 mod settle;
@@ -31,8 +32,9 @@ use crate::robustness::Robustness;
 use crate::simulate::{Bound, Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
-use anneal::{Chain, Found, anneal, polished};
+use anneal::{Chain, Found, anneal};
 use board::Board;
+use polish::polished;
 
 /// How much work is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,33 +59,35 @@ struct Stage {
 }
 
 impl Effort {
-    /// Every effort does all that the lesser ones do, so that its result is never worse.
+    /// The lesser efforts and this one. Each is made after all that is less, and the best of all that
+    /// was found is taken: more effort never gives a slower order.
+    fn rungs(self) -> &'static [Effort] {
+        const RUNGS: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Thorough];
+        &RUNGS[..=self as usize]
+    }
+
+    /// What it does beyond the lesser efforts.
     fn stages(self, len: usize) -> Vec<Stage> {
         // In hundredths of the default: half a second for a thousand operations on two cores, and three
         // for any number.
         let hundredth = (2_600 + 17 * len / 10).max((12 * len).saturating_sub(7_700)).min(18_300);
         let stage =
             |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
-        let mut stages = vec![stage(2, 6, 0.0), stage(2, 6, 5.0)];
-        if self != Effort::Quick {
+        match self {
+            Effort::Quick => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
             // As much work either way. Where many chains would each come to a part of the order too
             // seldom, few look far and go on for longer.
-            stages.extend(match len > LONG {
-                true => [stage(2, 36, 0.0), stage(2, 54, 4.0)],
-                false => [stage(6, 18, 0.0), stage(2, 36, 4.0)],
-            });
+            Effort::Default if len > LONG => vec![stage(2, 36, 0.0), stage(2, 54, 4.0)],
+            Effort::Default => vec![stage(6, 18, 0.0), stage(2, 36, 4.0)],
+            Effort::Thorough => vec![stage(8, 150, 0.0), stage(4, 200, 4.0)],
         }
-        if self == Effort::Thorough {
-            stages.extend([stage(8, 150, 0.0), stage(4, 200, 4.0)]);
-        }
-        stages
     }
 
     /// Goes on from an order, with other times.
     fn refining(self, len: usize) -> Vec<Stage> {
-        let mut stages = self.stages(len);
+        let rungs = self.rungs().iter().take(2);
+        let mut stages: Vec<Stage> = rungs.flat_map(|rung| rung.stages(len)).collect();
         stages.retain(|stage| stage.cooled > 0.0);
-        stages.truncate(2);
         stages
     }
 }
@@ -202,73 +206,62 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
         false => bound,
     };
+    let mut candidates = Candidates::new(task, &program);
+    candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
     // Those within the limit come first; where none is, the closest one is enough.
-    let fits =
-        |order: &&Vec<u32>| Board::new(&program, order.to_vec()).peak() <= task.memory_limit.0;
-    let within = starts.iter().take_while(fits).count().max(1);
-    let mut found = find(task, &program, Start { orders: &starts[..within], bound: alone });
-    found.extend(
-        starts
-            .into_iter()
-            .map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }),
-    );
-    if task.machine.is_contended() {
-        refine(task, &mut found);
+    let within = candidates.ranked.len().max(1);
+    let rungs = task.effort.rungs();
+    let stages = |rung: &Effort| rung.stages(program.len);
+    let steps = rungs.iter().flat_map(stages).map(|stage| stage.chains * stage.steps).sum();
+    let start = Start { orders: &starts[..within], bound: alone };
+    let mut hunt = Hunt::new(task, &program, start, steps);
+    for &rung in rungs {
+        candidates.extend(climb(&mut hunt, rung));
+        if task.machine.is_contended() {
+            refine(&mut candidates, rung);
+        }
+        candidates.settle(bound);
+        if hunt.is_stopped() || candidates.reach(bound) {
+            break;
+        }
     }
-    let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
-    found.retain(|found| found.peak <= task.memory_limit.0);
-    let best =
-        found.into_iter().map(|found| Ranked::new(task, &program, found)).min_by(Ranked::compare);
-    let Some(best) = best else {
-        return Err(OptimizeError::NoOrderWithin { limit: task.memory_limit, smallest });
-    };
-    let best = Order::from_ops(task.graph.len(), best.ops).expect("a board holds a permutation");
-    let best = settle::settled(task, &program, best, bound);
-    let input: Vec<OpId> = task.graph.ops().collect();
-    let robustness = Robustness::of(task.graph, task.machine, &input, best.as_slice());
-    let input_peak = Timeline::of(task.graph, &Order::of_input(task.graph)).peak;
-    let input_kept = robustness.is_lost() && input_peak <= task.memory_limit;
-    let ops = if input_kept { input } else { best.as_slice().to_vec() };
-    let (peak, order) = prove(task, ops)?;
-    let step_time = simulate(task.graph, order.as_slice(), task.machine).step_time;
-    Ok(Optimized { order, step_time, bound, peak, robustness, input_kept })
+    candidates.chosen(bound)
 }
 
-/// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
-/// has no order within the limit is annealed, too, to see how close one can come.
-fn find(task: &Task<'_>, program: &Program, start: Start<'_>) -> Vec<Found> {
-    let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
-        true => exact::search(program, task.memory_limit.0),
+/// The orders that one more rung finds: by exact search, where that is possible, otherwise by
+/// annealing. What has no order within the limit is annealed, too, to see how close one can come.
+fn climb(hunt: &mut Hunt<'_>, rung: Effort) -> Vec<Found> {
+    let program = hunt.program;
+    let exact = match rung == Effort::Thorough && program.len <= exact::MOST {
+        true => exact::search(program, hunt.task.memory_limit.0),
         false => None,
     };
     match exact {
-        Some(order) => vec![
-            polished(program, &order, task.memory_limit.0),
-            Found { peak: Board::new(program, order.clone()).peak(), order },
-        ],
-        None => search(task, program, start, &task.effort.stages(program.len)),
+        Some(order) => {
+            vec![polished(program, &order, hunt.task.memory_limit.0), Found::new(program, order)]
+        }
+        None => hunt.run(&rung.stages(program.len)),
     }
 }
 
 /// Goes on from the best order so far with the times that operations take in it beside each other,
 /// and again from what comes of that: the search itself knows no contention.
-fn refine(task: &Task<'_>, found: &mut Vec<Found>) {
+fn refine(candidates: &mut Candidates<'_>, rung: Effort) {
+    let task = candidates.task;
     let goes_on = |_: f64| (task.progress)(1.0);
-    let task = Task { progress: &goes_on, ..*task };
+    let quiet = Task { progress: &goes_on, ..*task };
     for _ in 0..REFINED {
-        let within = found.iter().filter(|found| found.peak <= task.memory_limit.0);
-        let simulated = |found: &Found| simulate(task.graph, &ops_of(&found.order), task.machine);
-        let by_step = within.map(|found| (simulated(found), &found.order));
-        let best = by_step.min_by(|(a, _), (b, _)| a.step_time.0.total_cmp(&b.step_time.0));
-        let Some((ran, order)) = best else { return };
+        let Some(best) = candidates.best() else { return };
+        let ran = simulate(task.graph, &best.ops, task.machine);
         let lasted = |op: OpId, time: Nanos| time.max(ran.end[op] - ran.start[op]);
         let machine =
             Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
         let program = Program::new(task.graph, &machine, task.edges);
         let bound = lower_bound(task.graph, &machine, task.edges, task.memory_limit);
-        let order = order.clone();
+        let order: Vec<u32> = best.ops.iter().map(|op| op.index() as u32).collect();
         let start = Start { orders: std::slice::from_ref(&order), bound };
-        found.extend(search(&task, &program, start, &task.effort.refining(program.len)));
+        let found = Hunt::new(&quiet, &program, start, 1).run(&rung.refining(program.len));
+        candidates.extend(found);
         if (task.progress)(1.0).is_break() {
             return;
         }
@@ -297,12 +290,6 @@ struct Ranked {
 }
 
 impl Ranked {
-    fn new(task: &Task<'_>, program: &Program, found: Found) -> Ranked {
-        let ops = ops_of(&found.order);
-        let step_time = simulate(task.graph, &ops, task.machine).step_time;
-        Ranked { ops, step_time, slack: Board::new(program, found.order).slack(), peak: found.peak }
-    }
-
     /// Times that differ by less than a thousandth of a nanosecond differ by rounding alone.
     fn compare(&self, other: &Ranked) -> std::cmp::Ordering {
         let rounded = |time: Nanos| (time.0 * 1e3).round();
@@ -311,53 +298,152 @@ impl Ranked {
     }
 }
 
-/// Runs all stages; gives what every chain of every stage found.
-fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]) -> Vec<Found> {
-    let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
-    let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let tick = |steps: usize| {
-        let done = done.fetch_add(steps, Ordering::Relaxed) + steps;
-        let told = (task.progress)((done as f64 / all as f64).min(1.0));
+/// All that was found.
+struct Candidates<'a> {
+    task: &'a Task<'a>,
+    program: &'a Program,
+    /// What is within the limit, as it was found.
+    ranked: Vec<Ranked>,
+    /// The smallest peak of all.
+    smallest: i64,
+}
+
+impl<'a> Candidates<'a> {
+    fn new(task: &'a Task<'a>, program: &'a Program) -> Candidates<'a> {
+        Candidates { task, program, ranked: Vec::new(), smallest: i64::MAX }
+    }
+
+    fn extend(&mut self, found: impl IntoIterator<Item = Found>) {
+        for Found { order, peak } in found {
+            self.smallest = self.smallest.min(peak);
+            if peak > self.task.memory_limit.0 {
+                continue;
+            }
+            let ops = ops_of(&order);
+            let step_time = simulate(self.task.graph, &ops, self.task.machine).step_time;
+            let slack = Board::new(self.program, order).slack();
+            self.ranked.push(Ranked { ops, step_time, slack, peak });
+        }
+    }
+
+    fn best(&self) -> Option<&Ranked> {
+        self.ranked.iter().min_by(|a, b| a.compare(b))
+    }
+
+    fn reach(&self, bound: Bound) -> bool {
+        self.best().is_some_and(|best| bound.is_reached_by(best.step_time))
+    }
+
+    /// Adds what the last moves make of the best.
+    fn settle(&mut self, bound: Bound) {
+        let Some(best) = self.best() else { return };
+        if let Some(settled) = settle::settled(self.task, self.program, best, bound) {
+            self.extend([Found::new(self.program, settled)]);
+        }
+    }
+
+    /// The best one that is not worse than the input order with most things a little different, proved.
+    fn chosen(mut self, bound: Bound) -> Result<Optimized, OptimizeError> {
+        let Task { graph, machine, memory_limit, .. } = *self.task;
+        self.ranked.sort_by(Ranked::compare);
+        let input: Vec<OpId> = graph.ops().collect();
+        let robustness = |ranked: &Ranked| Robustness::of(graph, machine, &input, &ranked.ops);
+        let Some(best) = self.ranked.first() else {
+            return Err(OptimizeError::NoOrderWithin {
+                limit: memory_limit,
+                smallest: Bytes(self.smallest),
+            });
+        };
+        let of_best = robustness(best);
+        let tried = [(best, of_best.clone())].into_iter();
+        let mut tried =
+            tried.chain(self.ranked[1..].iter().map(|ranked| (ranked, robustness(ranked))));
+        let kept = tried.find(|(_, robustness)| !robustness.is_lost());
+        let (ranked, robustness) = kept.unwrap_or((best, of_best.clone()));
+        let input_kept = of_best.is_lost() && ranked.ops == input;
+        let (peak, order) = prove(self.task, ranked.ops.clone())?;
+        let step_time = simulate(graph, order.as_slice(), machine).step_time;
+        let robustness = if input_kept { of_best } else { robustness };
+        Ok(Optimized { order, step_time, bound, peak, robustness, input_kept })
+    }
+}
+
+/// Annealing, stage by stage.
+struct Hunt<'a> {
+    task: &'a Task<'a>,
+    program: &'a Program,
+    start: Start<'a>,
+    /// The best to go on from.
+    best: (Key, Vec<u32>),
+    /// How many stages are done: every chain has randomness of its own.
+    stages: usize,
+    /// How many steps will be made in all.
+    steps: usize,
+    done: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+impl<'a> Hunt<'a> {
+    fn new(task: &'a Task<'a>, program: &'a Program, start: Start<'a>, steps: usize) -> Hunt<'a> {
+        let first = &start.orders[0];
+        let best = (key(task, program, first), first.clone());
+        let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Hunt { task, program, start, best, stages: 0, steps, done, stopped }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Runs stages until the bound is reached; gives what every chain found, and the best with more
+    /// slack.
+    fn run(&mut self, stages: &[Stage]) -> Vec<Found> {
+        let mut found = Vec::new();
+        for stage in stages {
+            if self.best.0.is_at(self.start.bound) || self.is_stopped() {
+                break;
+            }
+            let more =
+                on_threads(self.task.threads, stage.chains, &|index| self.chain(stage, index));
+            for found in &more {
+                let key = key(self.task, self.program, &found.order);
+                if key.compare(&self.best.0).is_lt() {
+                    self.best = (key, found.order.clone());
+                }
+            }
+            found.extend(more);
+            self.stages += 1;
+        }
+        if !self.is_stopped() {
+            found.push(polished(self.program, &self.best.1, self.task.memory_limit.0));
+        }
+        found
+    }
+
+    fn chain(&self, stage: &Stage, index: usize) -> Found {
+        let orders = self.start.orders;
+        // Most chains look around the best order that is known, some around the others.
+        let other = if index < 4 { 0 } else { (index - 3) % orders.len() };
+        let from = if stage.cooled > 0.0 { &self.best.1 } else { &orders[other] };
+        let chain = Chain {
+            seed: (100 * self.stages + index) as u64,
+            steps: stage.steps,
+            cooled: stage.cooled,
+            limit: self.task.memory_limit.0,
+            bound: self.start.bound.time.0,
+        };
+        anneal(self.program, from, &chain, &|steps| self.tick(steps))
+    }
+
+    fn tick(&self, steps: usize) -> ControlFlow<()> {
+        let done = self.done.fetch_add(steps, Ordering::Relaxed) + steps;
+        let told = (self.task.progress)((done as f64 / self.steps as f64).min(1.0));
         // Once told, always told: chains that start later stop, too.
-        match stopped.fetch_or(told.is_break(), Ordering::Relaxed) || told.is_break() {
+        match self.stopped.fetch_or(told.is_break(), Ordering::Relaxed) || told.is_break() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
-    };
-    let Start { orders, bound } = start;
-    let mut best: (Key, Vec<u32>) = (key(task, program, &orders[0]), orders[0].clone());
-    let mut found = Vec::new();
-    for (number, stage) in stages.iter().enumerate() {
-        let run = |index: usize| {
-            // Most chains look around the best order that is known, some around the others.
-            let other = if index < 4 { 0 } else { (index - 3) % orders.len() };
-            let from = if stage.cooled > 0.0 { &best.1 } else { &orders[other] };
-            let (seed, limit) = ((100 * number + index) as u64, task.memory_limit.0);
-            let chain = Chain {
-                seed,
-                steps: stage.steps,
-                cooled: stage.cooled,
-                limit,
-                bound: bound.time.0,
-            };
-            anneal(program, from, &chain, &tick)
-        };
-        let more = on_threads(task.threads, stage.chains, &run);
-        for found in &more {
-            let key = key(task, program, &found.order);
-            if key.compare(&best.0).is_lt() {
-                best = (key, found.order.clone());
-            }
-        }
-        found.extend(more);
-        if best.0.is_at(bound) || stopped.load(Ordering::Relaxed) {
-            break;
-        }
     }
-    if !stopped.load(Ordering::Relaxed) {
-        found.push(polished(program, &best.1, task.memory_limit.0));
-    }
-    found
 }
 
 /// How good an order is to go on from: what exceeds the limit least, and then the shortest step.

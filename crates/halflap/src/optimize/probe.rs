@@ -93,7 +93,7 @@ impl<'a> Probe<'a> {
         for distance in spread(away) {
             let to = if side == Side::Earlier { from - distance } else { from + distance };
             let step = Move { from, to };
-            let saved = self.step_time - self.board.ask_time(step);
+            let saved = self.step_time - self.board.ask_time(step, self.step_time);
             // Less than a nanosecond is rounding.
             if saved >= 1.0 {
                 let over = Bytes(self.board.ask_peak(step)) - self.limit;

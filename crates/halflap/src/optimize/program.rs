@@ -8,25 +8,42 @@ use crate::simulate::Machine;
 pub(crate) struct Program {
     pub(super) len: usize,
     pub(super) streams: usize,
-    pub(super) kind: Vec<OpKind>,
-    pub(super) time: Vec<f64>,
-    /// The communication stream of a collective; 0 for everything else.
-    pub(super) stream: Vec<u32>,
+    pub(super) ops: Vec<OpRow>,
+    /// The asynchronous collectives.
+    pub(super) asynchronous: Vec<u32>,
     pub(super) alloc: Vec<i64>,
     /// Bytes of its own outputs that nobody uses.
     pub(super) free_self: Vec<i64>,
     pub(super) preds: Lists<OpId>,
     pub(super) succs: Lists<OpId>,
-    /// The asynchronous collectives that an operation needs: all that can keep it waiting.
-    pub(super) gated_by: Lists<OpId>,
-    /// Who needs an asynchronous collective.
-    pub(super) gates: Lists<OpId>,
+    /// What rows refer to.
+    links: Vec<u32>,
     /// The buffers with a size that an operation keeps alive and that will be freed.
     pub(super) uses: Lists<OpId>,
     pub(super) users: Lists<BufId>,
     pub(super) size_free: Vec<i64>,
     /// What is alive before the first operation.
     pub(super) baseline: i64,
+}
+
+/// What running an operation takes, in one place: moves are tried so often that a line of the cache
+/// for each number would be most of the cost.
+pub(super) struct OpRow {
+    pub(super) time: f64,
+    /// The asynchronous collectives that it needs: all that can keep it waiting.
+    gated_by: Part,
+    /// Who needs it, if it is an asynchronous collective.
+    gates: Part,
+    /// The communication stream of a collective; 0 for everything else.
+    pub(super) stream: u32,
+    pub(super) kind: OpKind,
+}
+
+/// A part of a program's links.
+#[derive(Clone, Copy)]
+struct Part {
+    start: u32,
+    end: u32,
 }
 
 /// A [`Csr`] as the board reads it: by plain numbers.
@@ -44,6 +61,14 @@ impl<I: Id> Lists<I> {
     }
 }
 
+impl Part {
+    fn add<'a>(links: &mut Vec<u32>, ops: impl Iterator<Item = &'a OpId>) -> Part {
+        let start = links.len() as u32;
+        links.extend(ops.map(|op| op.index() as u32));
+        Part { start, end: links.len() as u32 }
+    }
+}
+
 impl Program {
     /// `edges` are those that orders must keep.
     pub(crate) fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Program {
@@ -52,16 +77,23 @@ impl Program {
         let unused = |buffer: &BufId| !graph.is_output(*buffer) && graph.users(*buffer).is_empty();
         let outputs = |op: OpId| graph.outputs(op).iter().copied();
         let gates = |op: OpId| if is_async(&op) { graph.gates(op) } else { &[] };
+        let mut links = Vec::new();
+        let row = |op: OpId| OpRow {
+            time: machine.times.of(op).0,
+            gated_by: Part::add(
+                &mut links,
+                graph.gated_by(op).iter().filter(|collective| is_async(collective)),
+            ),
+            gates: Part::add(&mut links, gates(op).iter()),
+            stream: machine.streams.of(op).map_or(0, |stream| stream.index() as u32),
+            kind: graph.kind(op),
+        };
         let inputs = graph.buffers().filter(|&buffer| graph.maker(buffer).is_none());
         Program {
             len: graph.len(),
             streams: machine.streams.len().max(1),
-            kind: graph.ops().map(|op| graph.kind(op)).collect(),
-            time: graph.ops().map(|op| machine.times.of(op).0).collect(),
-            stream: graph
-                .ops()
-                .map(|op| machine.streams.of(op).map_or(0, |stream| stream.index() as u32))
-                .collect(),
+            ops: graph.ops().map(row).collect(),
+            asynchronous: graph.ops().filter(is_async).map(|op| op.index() as u32).collect(),
             alloc: graph
                 .ops()
                 .map(|op| outputs(op).map(|buffer| graph.size_alloc(buffer).0).sum())
@@ -72,10 +104,7 @@ impl Program {
                 .collect(),
             preds: Lists::new(graph.ops().map(|op| graph.preds(op, edges).iter().copied())),
             succs: Lists::new(graph.ops().map(|op| graph.succs(op, edges).iter().copied())),
-            gated_by: Lists::new(
-                graph.ops().map(|op| graph.gated_by(op).iter().copied().filter(is_async)),
-            ),
-            gates: Lists::new(graph.ops().map(|op| gates(op).iter().copied())),
+            links,
             uses: Lists::new(graph.ops().map(|op| graph.uses(op).iter().copied().filter(has_size))),
             users: Lists::new(graph.buffers().map(|buffer| graph.users(buffer).iter().copied())),
             size_free: graph
@@ -84,5 +113,17 @@ impl Program {
                 .collect(),
             baseline: inputs.map(|buffer| graph.size_alloc(buffer).0).sum(),
         }
+    }
+
+    /// The asynchronous collectives that an operation needs.
+    #[inline(always)]
+    pub(super) fn gated_by(&self, row: &OpRow) -> &[u32] {
+        &self.links[row.gated_by.start as usize..row.gated_by.end as usize]
+    }
+
+    /// Who needs an asynchronous collective.
+    #[inline(always)]
+    pub(super) fn gates(&self, row: &OpRow) -> &[u32] {
+        &self.links[row.gates.start as usize..row.gates.end as usize]
     }
 }

@@ -12,6 +12,24 @@ pub(super) struct Break {
     size: i64,
 }
 
+/// What a drag changed, as it was.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) order: Vec<u32>,
+    levels: Vec<i64>,
+    /// What is alive before the first operation of the span.
+    alive: i64,
+    /// The buffers that dragged operations use, and who freed them.
+    frees: Vec<Free>,
+}
+
+#[derive(Clone, Copy)]
+struct Free {
+    buffer: u32,
+    before: u32,
+    after: u32,
+}
+
 impl Board<'_> {
     /// The largest level of all.
     pub(in super::super) fn peak(&self) -> i64 {
@@ -19,6 +37,7 @@ impl Board<'_> {
     }
 
     /// The largest level from `first` to `last`.
+    #[cfg(test)]
     pub(in super::super) fn peak_between(&self, first: usize, last: usize) -> i64 {
         self.level[first..=last].iter().copied().fold(i64::MIN, i64::max)
     }
@@ -144,18 +163,76 @@ impl Board<'_> {
         }
     }
 
+    /// Notes what a drag changes in the span of a move, before it does.
+    pub(super) fn hold(&mut self, step: Move) {
+        let (program, first) = (self.program, step.first());
+        let span = first..step.last() + 1;
+        self.held.order.clear();
+        self.held.order.extend_from_slice(&self.order[span.clone()]);
+        self.held.levels.clear();
+        self.held.levels.extend_from_slice(&self.level[span]);
+        self.held.alive = self.level[first] - program.alloc[self.order[first] as usize];
+        self.held.frees.clear();
+        for &op in &self.dragged {
+            for &buffer in program.uses.of(op as usize) {
+                let is_noted = self.held.frees.iter().any(|noted| noted.buffer == buffer);
+                if let Some(before) = self.last_user(buffer).filter(|_| !is_noted) {
+                    self.held.frees.push(Free { buffer, before, after: before });
+                }
+            }
+        }
+    }
+
+    fn last_user(&self, buffer: u32) -> Option<u32> {
+        let users = self.program.users.of(buffer as usize).iter().copied();
+        users.max_by_key(|&user| self.pos[user as usize])
+    }
+
+    /// Lets the last users of what dragged operations use free it.
+    pub(super) fn hand_over_frees(&mut self) {
+        for index in 0..self.held.frees.len() {
+            let Free { buffer, before, .. } = self.held.frees[index];
+            let after = self.last_user(buffer).unwrap_or(before);
+            self.held.frees[index].after = after;
+            let size = self.program.size_free[buffer as usize];
+            self.freed[before as usize] -= size;
+            self.freed[after as usize] += size;
+        }
+    }
+
+    /// The levels in the span of a move from nothing, as long as they are within a limit: says
+    /// whether all are.
+    pub(super) fn account_span(&mut self, step: Move, limit: i64) -> bool {
+        let mut alive = self.held.alive;
+        for place in step.first()..=step.last() {
+            let op = self.order[place] as usize;
+            let level = alive + self.program.alloc[op];
+            if level > limit {
+                return false;
+            }
+            self.level[place] = level;
+            alive = level - self.freed[op];
+        }
+        true
+    }
+
+    /// Takes back what a drag changed.
+    pub(super) fn take_back_memory(&mut self, step: Move) {
+        let first = step.first();
+        self.level[first..first + self.held.levels.len()].copy_from_slice(&self.held.levels);
+        for &Free { buffer, before, after } in &self.held.frees {
+            let size = self.program.size_free[buffer as usize];
+            self.freed[after as usize] -= size;
+            self.freed[before as usize] += size;
+        }
+    }
+
     /// Memory from nothing.
     pub(super) fn account(&mut self) {
         let program = self.program;
         self.freed.copy_from_slice(&program.free_self);
         for (buffer, &size) in program.size_free.iter().enumerate() {
-            let last = program
-                .users
-                .of(buffer)
-                .iter()
-                .copied()
-                .max_by_key(|&user| self.pos[user as usize]);
-            if let Some(last) = last {
+            if let Some(last) = self.last_user(buffer as u32) {
                 self.freed[last as usize] += size;
             }
         }

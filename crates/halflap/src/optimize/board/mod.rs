@@ -73,6 +73,7 @@ pub(super) struct Board<'p> {
     breaks: Vec<memory::Break>,
     levels: Vec<i64>,
     dragged: Vec<u32>,
+    held: memory::Held,
 }
 
 impl<'p> Board<'p> {
@@ -103,6 +104,7 @@ impl<'p> Board<'p> {
             breaks: Vec::new(),
             levels: Vec::new(),
             dragged: Vec::new(),
+            held: memory::Held::default(),
         };
         board.account();
         board.find_under_way();
@@ -116,16 +118,15 @@ impl<'p> Board<'p> {
     }
 
     fn find_under_way(&mut self) {
-        let (first, end) = self.region;
-        let program = self.program;
-        let pos = &self.pos;
+        let ((first, end), program, pos) = (self.region, self.program, &self.pos);
         let spans = |op: &u32| {
-            let mut gates = program.gates.of(*op as usize).iter();
-            program.kind[*op as usize] == OpKind::AsyncCollective
+            let mut gates = program.gates(&program.ops[*op as usize]).iter();
+            (pos[*op as usize] as usize) < end
                 && gates.any(|&gate| pos[gate as usize] as usize >= first)
         };
         self.under_way.clear();
-        self.under_way.extend(self.order[..end].iter().copied().filter(spans));
+        self.under_way.extend(program.asynchronous.iter().copied().filter(spans));
+        self.under_way.sort_unstable_by_key(|&op| pos[op as usize]);
     }
 
     /// The places where the operation at `from` could stand, inside the region: first and last.
@@ -147,15 +148,6 @@ impl<'p> Board<'p> {
     /// Makes a move.
     pub(super) fn make(&mut self, step: Move) {
         let moved = self.order[step.from] as usize;
-        self.shift(step);
-        self.outdate(step);
-        if self.program.kind[moved] == OpKind::AsyncCollective {
-            self.sort_under_way();
-        }
-    }
-
-    /// Changes places and memory; times stay as they were until `settle`.
-    fn shift(&mut self, step: Move) {
         let (first, last) = (step.first(), step.last());
         self.move_memory(step);
         if step.to > step.from {
@@ -166,9 +158,13 @@ impl<'p> Board<'p> {
         for place in first..=last {
             self.pos[self.order[place] as usize] = place as u32;
         }
+        self.outdate(step);
+        if self.program.ops[moved].kind == OpKind::AsyncCollective {
+            self.sort_under_way();
+        }
     }
 
-    /// Keeps what `drag` shifted in the span of a move.
+    /// Keeps what `drag` did in the span of a move.
     pub(super) fn settle(&mut self, span: Move) {
         self.outdate(span);
         self.sort_under_way();
@@ -180,35 +176,50 @@ impl<'p> Board<'p> {
         self.behind = self.behind.max(span.last() + 1);
     }
 
-    /// Takes back what `drag` shifted.
-    pub(super) fn undo(&mut self, moves: &[Move]) {
-        for step in moves.iter().rev() {
-            self.shift(Move { from: step.to, to: step.from });
+    /// Moves an operation to a place that what it is bound to bars, and takes that along, if levels
+    /// stay within a limit. Says whether it did; that is then to be settled, or undone.
+    pub(super) fn drag(&mut self, step: Move, limit: i64) -> bool {
+        // If all that stands there is bound together, it is where it should be.
+        if !self.find_dragged(step) || self.dragged.len() > step.last() - step.first() {
+            return false;
+        }
+        let pos = &self.pos;
+        self.dragged.sort_unstable_by_key(|&op| pos[op as usize]);
+        self.hold(step);
+        self.arrange(step);
+        self.hand_over_frees();
+        let fits = self.account_span(step, limit);
+        if !fits {
+            self.undo(step);
+        }
+        fits
+    }
+
+    /// Puts what is dragged to one end of the span of a move, and all else behind or before it.
+    fn arrange(&mut self, step: Move) {
+        let (first, count) = (step.first(), self.dragged.len());
+        let others = self.held.order.len() - count;
+        let (mut dragged_to, mut other_to) =
+            if step.to < step.from { (first, first + count) } else { (first + others, first) };
+        let mut dragged = self.dragged.iter().copied().peekable();
+        for &op in &self.held.order {
+            let to = match dragged.next_if_eq(&op) {
+                Some(_) => &mut dragged_to,
+                None => &mut other_to,
+            };
+            self.order[*to] = op;
+            self.pos[op as usize] = *to as u32;
+            *to += 1;
         }
     }
 
-    /// Moves an operation to a place that what it is bound to bars, and takes that along. Gives the
-    /// moves that were made, none if that were too many. They are to be settled, or undone.
-    pub(super) fn drag(&mut self, step: Move, moves: &mut Vec<Move>) {
-        moves.clear();
-        if !self.find_dragged(step) {
-            return;
+    /// Takes back what `drag` did.
+    pub(super) fn undo(&mut self, step: Move) {
+        for (place, &op) in (step.first()..).zip(&self.held.order) {
+            self.order[place] = op;
+            self.pos[op as usize] = place as u32;
         }
-        let earlier = step.to < step.from;
-        let mut dragged = std::mem::take(&mut self.dragged);
-        dragged.sort_unstable_by_key(|&op| self.pos[op as usize]);
-        if !earlier {
-            dragged.reverse();
-        }
-        for (index, &op) in dragged.iter().enumerate() {
-            let from = self.pos[op as usize] as usize;
-            let to = if earlier { step.to + index } else { step.to - index };
-            if from != to {
-                self.shift(Move { from, to });
-                moves.push(Move { from, to });
-            }
-        }
-        self.dragged = dragged;
+        self.take_back_memory(step);
     }
 
     /// The operation, and all that stands between it and the place and is bound to it.
@@ -325,20 +336,20 @@ mod tests {
         if random.chance(30) {
             let step = Move { from, to: first + random.below(end - first) };
             let before = (board.step_time(), board.order.clone(), board.level.clone());
-            let mut moves = Vec::new();
-            board.drag(step, &mut moves);
-            if moves.is_empty() {
-                return false;
+            let limit = board.peak() + random.below(3) as i64 * 1000 - 1000;
+            let is_dragged = board.drag(step, limit);
+            if is_dragged && random.chance(50) {
+                board.undo(step);
+            } else if is_dragged {
+                assert!(board.peak_between(step.first(), step.last()) <= limit);
+                let asked = board.ask_unsettled(step, before.0);
+                board.settle(step);
+                truth.check(board, asked);
+                return true;
             }
-            if random.chance(50) {
-                board.undo(&moves);
-                assert_eq!((board.step_time(), board.order.clone(), board.level.clone()), before);
-                return false;
-            }
-            let asked = board.ask_unsettled(step);
-            board.settle(step);
-            truth.check(board, asked);
-            return true;
+            assert_eq!((board.step_time(), board.order.clone(), board.level.clone()), before);
+            truth.check(board, before.0);
+            return false;
         }
         let (low, high) = board.room(from);
         let to = low + random.below(high - low + 1);
@@ -347,7 +358,8 @@ mod tests {
         }
         let step = Move { from, to };
         let excess = board.excess(1000) + board.ask_excess(step, 1000);
-        let (time, peak) = (board.ask_time(step), board.ask_peak(step));
+        let known = board.step_time();
+        let (time, peak) = (board.ask_time(step, known), board.ask_peak(step));
         board.make(step);
         assert_eq!(board.peak_between(step.first(), step.last()), peak);
         assert_eq!(board.excess(1000), excess);

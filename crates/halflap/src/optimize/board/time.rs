@@ -1,5 +1,7 @@
 //! The board in time.
 
+use std::ops::Range;
+
 use super::{Board, Move};
 use crate::graph::OpKind;
 
@@ -8,103 +10,138 @@ const FAR_AHEAD: usize = 64;
 
 /// Room for the question what a move would do.
 pub(super) struct Trial {
-    /// When a collective would end, if its stamp is this question's.
-    end: Vec<f64>,
-    stamps: Vec<u32>,
+    ends: Vec<TriedEnd>,
     stamp: u32,
     free: Vec<f64>,
+    /// The asynchronous collectives in the span of the move.
+    launched: Vec<u32>,
 }
 
-/// Where the streams stand before a place.
-struct Front<'a> {
-    now: f64,
-    free: &'a [f64],
+/// When a collective would end, if the stamp is this question's.
+#[derive(Clone, Copy)]
+struct TriedEnd {
+    end: f64,
+    stamp: u32,
 }
 
 impl Trial {
     pub(super) fn new(len: usize, streams: usize) -> Trial {
-        Trial { end: vec![0.0; len], stamps: vec![0; len], stamp: 0, free: vec![0.0; streams] }
+        Trial {
+            ends: vec![TriedEnd { end: 0.0, stamp: 0 }; len],
+            stamp: 0,
+            free: vec![0.0; streams],
+            launched: Vec::new(),
+        }
     }
 
     fn begin(&mut self, free: &[f64]) {
         self.free.copy_from_slice(free);
+        self.launched.clear();
         self.stamp = self.stamp.wrapping_add(1);
         if self.stamp == 0 {
-            self.stamps.fill(0);
+            self.ends.fill(TriedEnd { end: 0.0, stamp: 0 });
             self.stamp = 1;
         }
     }
 
     #[inline(always)]
     fn end_of(&self, op: usize, otherwise: &[f64]) -> f64 {
-        if self.stamps[op] == self.stamp { self.end[op] } else { otherwise[op] }
+        let tried = self.ends[op];
+        if tried.stamp == self.stamp { tried.end } else { otherwise[op] }
     }
+}
+
+/// The later of two times. None is NaN, which `f64::max` would look for.
+#[inline(always)]
+fn later(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
 }
 
 impl Board<'_> {
     /// The step time.
     pub(in super::super) fn step_time(&mut self) -> f64 {
-        let (place, streams) = (self.region.1, self.program.streams);
+        let place = self.region.1;
         self.reach(place, place);
-        let free = &self.free[place * streams..(place + 1) * streams];
-        self.cut(place, Front { now: self.now[place], free }, |op| self.end[op])
+        let free = &self.free[place * self.program.streams..];
+        let longest = self.onward(place, self.now[place], free);
+        self.across(place..place, longest, f64::INFINITY)
     }
 
-    /// The step time after a move.
-    pub(in super::super) fn ask_time(&mut self, step: Move) -> f64 {
-        let (first, end) = (step.first(), step.last() + 1);
-        let streams = self.program.streams;
+    /// The step time after a move, where it is `known` now.
+    pub(in super::super) fn ask_time(&mut self, step: Move, known: f64) -> f64 {
+        let span = step.first()..step.last() + 1;
         let moved = self.order[step.from];
-        self.reach(first, end);
-        self.work += (end - first + self.under_way.len() / 4) as u64 + streams as u64;
-        self.trial.begin(&self.free[first * streams..(first + 1) * streams]);
-        let mut now = self.now[first];
+        let mut now = self.begin(&span);
         if step.to < step.from {
             now = self.try_op(moved, now);
-            for place in first..end - 1 {
+            for place in span.start..span.end - 1 {
                 now = self.try_op(self.order[place], now);
             }
         } else {
-            for place in first + 1..end {
+            for place in span.start + 1..span.end {
                 now = self.try_op(self.order[place], now);
             }
             now = self.try_op(moved, now);
         }
-        self.cut(end, Front { now, free: &self.trial.free }, |op| self.trial.end_of(op, &self.end))
+        self.asked(span, now, known)
     }
 
-    /// The step time as the order is now, where times in the span of a move are out of date.
-    pub(in super::super) fn ask_unsettled(&mut self, span: Move) -> f64 {
-        let (first, end) = (span.first(), span.last() + 1);
-        let streams = self.program.streams;
-        self.reach(first, end);
-        self.work += (end - first + self.under_way.len() / 4) as u64 + streams as u64;
-        self.trial.begin(&self.free[first * streams..(first + 1) * streams]);
-        let mut now = self.now[first];
-        for place in first..end {
+    /// The step time as the order is now, where times in the span of a move are out of date; it was
+    /// `known` before.
+    pub(in super::super) fn ask_unsettled(&mut self, step: Move, known: f64) -> f64 {
+        let span = step.first()..step.last() + 1;
+        let mut now = self.begin(&span);
+        for place in span.clone() {
             now = self.try_op(self.order[place], now);
         }
-        self.cut(end, Front { now, free: &self.trial.free }, |op| self.trial.end_of(op, &self.end))
+        self.asked(span, now, known)
     }
 
-    /// The longest path through a cut before `place`, given what holds there.
-    #[inline(always)]
-    fn cut(&self, place: usize, front: Front<'_>, end_of: impl Fn(usize) -> f64) -> f64 {
+    /// Begins a question about a span; gives when the compute stream comes to it.
+    fn begin(&mut self, span: &Range<usize>) -> f64 {
         let streams = self.program.streams;
-        let mut longest = front.now + self.tail_now[place];
-        for (free, tail) in front.free.iter().zip(&self.tail_free[place * streams..]) {
-            longest = longest.max(free + tail);
+        self.reach(span.start, span.end);
+        self.work += (span.len() + self.under_way.len() / 4) as u64 + streams as u64;
+        self.trial.begin(&self.free[span.start * streams..(span.start + 1) * streams]);
+        self.now[span.start]
+    }
+
+    /// The step time, after what stands in a span was tried.
+    fn asked(&self, span: Range<usize>, now: f64, known: f64) -> f64 {
+        let mut longest = self.onward(span.end, now, &self.trial.free);
+        for &op in &self.trial.launched {
+            let ended = self.trial.ends[op as usize].end;
+            longest = self.through(op as usize, ended, span.end, longest);
         }
+        self.across(span, longest, known)
+    }
+
+    /// The longest path from where the streams stand before a place.
+    #[inline(always)]
+    fn onward(&self, place: usize, now: f64, free: &[f64]) -> f64 {
+        let streams = self.program.streams;
+        let tails = &self.tail_free[place * streams..(place + 1) * streams];
+        let paths = free.iter().zip(tails).map(|(free, tail)| free + tail);
+        paths.fold(now + self.tail_now[place], later)
+    }
+
+    /// The longest of what is known and of the paths through a collective to places from `place` on.
+    #[inline(always)]
+    fn through(&self, op: usize, ended: f64, place: usize, longest: f64) -> f64 {
+        let gates = self.program.gates(&self.program.ops[op]).iter();
+        let beyond = gates.filter(|&&gate| self.pos[gate as usize] as usize >= place);
+        beyond.fold(longest, |most, &gate| later(most, ended + self.tail[gate as usize]))
+    }
+
+    /// The longest of a path and of those through what is under way across all of a span. These are
+    /// as they were, and so not longer than `known`: where that is reached, they need no look.
+    fn across(&self, span: Range<usize>, mut longest: f64, known: f64) -> f64 {
         for &op in &self.under_way {
             let op = op as usize;
-            if self.pos[op] as usize >= place {
+            if longest >= known || self.pos[op] as usize >= span.start {
                 break;
             }
-            for &gate in self.program.gates.of(op) {
-                if self.pos[gate as usize] as usize >= place {
-                    longest = longest.max(end_of(op) + self.tail[gate as usize]);
-                }
-            }
+            longest = self.through(op, self.end[op], span.end, longest);
         }
         longest
     }
@@ -112,18 +149,22 @@ impl Board<'_> {
     /// Runs one operation of a question; gives when the compute stream is done with it.
     #[inline(always)]
     fn try_op(&mut self, op: u32, now: f64) -> f64 {
-        let (program, op) = (self.program, op as usize);
-        let gates = program.gated_by.of(op).iter();
-        let ready =
-            gates.fold(now, |ready, &gate| ready.max(self.trial.end_of(gate as usize, &self.end)));
-        if !program.kind[op].is_collective() {
-            return ready + program.time[op];
+        let program = self.program;
+        let row = &program.ops[op as usize];
+        let gates = program.gated_by(row).iter();
+        let ready = gates
+            .fold(now, |ready, &gate| later(ready, self.trial.end_of(gate as usize, &self.end)));
+        if !row.kind.is_collective() {
+            return ready + row.time;
         }
-        let free = &mut self.trial.free[program.stream[op] as usize];
-        *free = ready.max(*free) + program.time[op];
-        self.trial.end[op] = *free;
-        self.trial.stamps[op] = self.trial.stamp;
-        if program.kind[op] == OpKind::SyncCollective { *free } else { now }
+        let free = &mut self.trial.free[row.stream as usize];
+        *free = later(ready, *free) + row.time;
+        self.trial.ends[op as usize] = TriedEnd { end: *free, stamp: self.trial.stamp };
+        if row.kind == OpKind::SyncCollective {
+            return *free;
+        }
+        self.trial.launched.push(op);
+        now
     }
 
     /// Brings times up to date for a question about what stands between two places: `now`, `free` and
@@ -145,19 +186,20 @@ impl Board<'_> {
         let (program, streams) = (self.program, self.program.streams);
         self.work += 2 + streams as u64 / 4;
         let op = self.order[place] as usize;
+        let row = &program.ops[op];
         let now = self.now[place];
-        let gates = program.gated_by.of(op).iter();
-        let ready = gates.fold(now, |ready, &gate| ready.max(self.end[gate as usize]));
+        let gates = program.gated_by(row).iter();
+        let ready = gates.fold(now, |ready, &gate| later(ready, self.end[gate as usize]));
         let (before, after) = self.free.split_at_mut((place + 1) * streams);
-        after[..streams].copy_from_slice(&before[place * streams..]);
-        if !program.kind[op].is_collective() {
-            self.now[place + 1] = ready + program.time[op];
+        copy_few(&before[place * streams..], after);
+        if !row.kind.is_collective() {
+            self.now[place + 1] = ready + row.time;
             return;
         }
-        let free = &mut after[program.stream[op] as usize];
-        *free = ready.max(*free) + program.time[op];
+        let free = &mut after[row.stream as usize];
+        *free = later(ready, *free) + row.time;
         self.end[op] = *free;
-        self.now[place + 1] = if program.kind[op] == OpKind::AsyncCollective { now } else { *free };
+        self.now[place + 1] = if row.kind == OpKind::AsyncCollective { now } else { *free };
     }
 
     /// The tails of the operation at a place.
@@ -166,51 +208,89 @@ impl Board<'_> {
         let (program, streams) = (self.program, self.program.streams);
         self.work += 2 + streams as u64 / 4;
         let op = self.order[place] as usize;
+        let row = &program.ops[op];
         let (before, after) = self.tail_free.split_at_mut((place + 1) * streams);
         let before = &mut before[place * streams..];
-        before.copy_from_slice(&after[..streams]);
-        let stream = program.stream[op] as usize;
+        copy_few(&after[..streams], before);
+        let stream = row.stream as usize;
         let tail_now = self.tail_now[place + 1];
-        let behind = match program.kind[op] {
+        let behind = match row.kind {
             OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => tail_now,
-            OpKind::SyncCollective => tail_now.max(after[stream]),
+            OpKind::SyncCollective => later(tail_now, after[stream]),
             OpKind::AsyncCollective => {
-                let gates = program.gates.of(op).iter();
-                gates.fold(after[stream], |most, &gate| most.max(self.tail[gate as usize]))
+                let gates = program.gates(row).iter();
+                gates.fold(after[stream], |most, &gate| later(most, self.tail[gate as usize]))
             }
         };
-        let tail = program.time[op] + behind;
+        let tail = row.time + behind;
         self.tail[op] = tail;
         self.tail_now[place] =
-            if program.kind[op] == OpKind::AsyncCollective { tail_now.max(tail) } else { tail };
-        if program.kind[op].is_collective() {
+            if row.kind == OpKind::AsyncCollective { later(tail_now, tail) } else { tail };
+        if row.kind.is_collective() {
             before[stream] = tail;
         }
+    }
+
+    /// Brings all times up to date after what stands in a span changed places, where they were up to
+    /// date before. Gives the place from which on nothing is different.
+    pub(in super::super) fn rerun(&mut self, step: Move) -> usize {
+        let streams = self.program.streams;
+        let mut same_from = step.last() + 1;
+        let mut place = step.first();
+        while place < same_from.min(self.program.len) {
+            let op = self.order[place] as usize;
+            let next = (place + 1) * streams..(place + 2) * streams;
+            let (now, end) = (self.now[place + 1], self.end[op]);
+            self.trial.free.copy_from_slice(&self.free[next.clone()]);
+            self.forward(place);
+            place += 1;
+            if self.now[place] != now || self.free[next] != self.trial.free {
+                same_from = same_from.max(place + 1);
+            }
+            if self.end[op] != end {
+                let gates = self.program.gates(&self.program.ops[op]).iter();
+                let last = gates.map(|&gate| self.pos[gate as usize] as usize + 1).max();
+                same_from = same_from.max(last.unwrap_or(0));
+            }
+        }
+        self.ahead = self.program.len;
+        place
+    }
+}
+
+/// Copies the numbers of one place: so few that a call would take longer.
+#[inline(always)]
+fn copy_few(from: &[f64], to: &mut [f64]) {
+    match from {
+        &[one] => to[0] = one,
+        &[one, two] => (to[0], to[1]) = (one, two),
+        _ => to[..from.len()].copy_from_slice(from),
     }
 }
 
 impl Board<'_> {
     /// The collective that the operation at a place waits for, if it does, as far as is known.
     pub(in super::super) fn stall(&self, place: usize) -> Option<u32> {
-        let op = self.order[place] as usize;
-        let now = self.now[place];
-        let gates = self.program.gated_by.of(op).iter().copied();
-        let late = gates.filter(|&gate| self.end[gate as usize] > now);
+        let row = &self.program.ops[self.order[place] as usize];
+        if row.kind == OpKind::AsyncCollective {
+            return None;
+        }
+        let gates = self.program.gated_by(row).iter().copied();
+        let late = gates.filter(|&gate| self.end[gate as usize] > self.now[place]);
         late.max_by(|&a, &b| self.end[a as usize].total_cmp(&self.end[b as usize]))
-            .filter(|_| self.program.kind[op] != OpKind::AsyncCollective)
     }
 
     /// The collective that another one queued behind, if it did.
     pub(in super::super) fn queued_behind(&self, op: u32) -> Option<u32> {
-        let program = self.program;
-        let start = self.end[op as usize] - program.time[op as usize];
-        let is_ahead = |other: &&u32| {
-            let other = **other as usize;
-            program.kind[other].is_collective()
-                && program.stream[other] == program.stream[op as usize]
+        let rows = &self.program.ops;
+        let row = &rows[op as usize];
+        let is_ahead = |&&other: &&u32| {
+            let other = &rows[other as usize];
+            other.kind.is_collective() && other.stream == row.stream
         };
         let ahead =
             self.order[..self.place(op)].iter().rev().take(FAR_AHEAD).find(is_ahead).copied();
+        let start = self.end[op as usize] - row.time;
         ahead.filter(|&ahead| self.end[ahead as usize] >= start)
     }
 
@@ -222,16 +302,20 @@ impl Board<'_> {
     /// By how much collectives end before they are needed, each counted up to its own run time: what
     /// an order can take before times that are off cost anything.
     pub(in super::super) fn slack(&mut self) -> f64 {
-        let program = self.program;
-        self.reach(program.len, program.len);
-        let asynchronous =
-            (0..program.len).filter(|&op| program.kind[op] == OpKind::AsyncCollective);
-        let spare = |op: usize| {
-            let needed =
-                program.gates.of(op).iter().map(|&gate| self.now[self.pos[gate as usize] as usize]);
-            let needed = needed.fold(f64::INFINITY, f64::min);
-            (needed - self.end[op]).clamp(0.0, program.time[op])
-        };
-        asynchronous.map(spare).sum()
+        self.reach(self.program.len, self.program.len);
+        (0..self.program.len).map(|op| self.slack_of(op)).sum()
+    }
+
+    /// By how much an operation ends before it is needed, up to its own run time, if it is an
+    /// asynchronous collective.
+    pub(in super::super) fn slack_of(&self, op: usize) -> f64 {
+        let row = &self.program.ops[op];
+        if row.kind != OpKind::AsyncCollective {
+            return 0.0;
+        }
+        let gates = self.program.gates(row).iter();
+        let needed = gates.map(|&gate| self.now[self.pos[gate as usize] as usize]);
+        let needed = needed.fold(f64::INFINITY, f64::min);
+        (needed - self.end[op]).clamp(0.0, row.time)
     }
 }
