@@ -18,6 +18,8 @@ use super::simplex::Simplex;
 pub(super) struct Weights {
     /// For each interval, of each lane; what is missing to one is the path's.
     lanes: Vec<Vec<f64>>,
+    /// The same while an event's operation runs: no more than before it, nor than after it.
+    during: Vec<Vec<f64>>,
     memory: Vec<f64>,
 }
 
@@ -132,7 +134,7 @@ impl MomentChain {
                 best = (time, weights);
             }
         }
-        let mut proved = best.1.proof(best.0 * self.units.time);
+        let mut proved = self.proof(&best.1, best.0);
         proved.undecided = self.undecided(&master, &columns, &proved);
         proved
     }
@@ -172,8 +174,12 @@ impl MomentChain {
     /// The compute stream alone.
     fn plain(&self) -> Weights {
         let compute = |lane: usize| if lane == 0 { 1.0 } else { 0.0 };
-        let lanes = (0..self.lanes.len()).map(compute).collect();
-        Weights { lanes: vec![lanes; self.apart.len()], memory: vec![0.0; self.events.len()] }
+        let lanes: Vec<f64> = (0..self.lanes.len()).map(compute).collect();
+        Weights {
+            lanes: vec![lanes.clone(); self.apart.len()],
+            during: vec![lanes; self.events.len()],
+            memory: vec![0.0; self.events.len()],
+        }
     }
 
     fn rows(&self) -> Rows {
@@ -189,11 +195,17 @@ impl MomentChain {
                     self.spans(number, interval).map(|interval| self.apart[interval]).sum::<f64>();
                 let begins = if interval == first { lane.ends.head } else { 0.0 };
                 let ends = if interval == last + 1 { lane.ends.tail + lane.total } else { 0.0 };
-                limit[rows.interval(interval, number)] = (spans - begins - ends) / self.units.time;
+                let before = interval.checked_sub(1).map_or(0.0, |event| self.held(event, number));
+                limit[rows.interval(interval, number)] =
+                    (spans - begins - ends + self.held(interval, number) - before)
+                        / self.units.time;
             }
         }
         let mut exact = vec![false; rows.len()];
         for (number, event) in self.events.iter().enumerate() {
+            for lane in 0..rows.lanes {
+                limit[rows.done(number, lane)] = -self.held(number, lane) / self.units.time;
+            }
             limit[rows.memory(number)] = event.room / self.units.bytes;
             limit[rows.chosen(number)] = 1.0;
             exact[rows.chosen(number)] = true;
@@ -231,19 +243,30 @@ impl MomentChain {
         (self.lanes[lane].first..=self.lanes[lane].last).contains(&event)
     }
 
-    /// What each machine has done by an event: at first, what the set has that is chosen at first.
+    /// How long after an event nothing can be issued to a lane, as long as the lane's tail still fits
+    /// behind that.
+    fn held(&self, event: usize, lane: usize) -> f64 {
+        if event >= self.events.len() || !self.is_in(lane, event) {
+            return 0.0;
+        }
+        let most = self.after(event) - self.lanes[lane].lane.ends.tail;
+        self.events[event].held[lane].min(most)
+    }
+
+    /// What each lane has done by an event, in two parts: what it has done when the event no longer
+    /// holds it, less what it can have done meanwhile; and what that is too little by. At first it
+    /// has done what the set has that is chosen at first.
     fn add_progress(&self, master: &mut Simplex, event: usize) {
         let rows = self.rows();
         for lane in (0..rows.lanes).filter(|&lane| self.is_in(lane, event)) {
             let done = rows.done(event, lane);
-            let entries = [
-                (rows.interval(event, lane), 1.0),
-                (rows.interval(event + 1, lane), -1.0),
-                (done, -1.0),
-                (rows.begun(event, lane), 1.0),
-            ];
-            let column = master.add(&entries, 0.0);
-            master.pivot(done, column);
+            let before = [(rows.interval(event, lane), 1.0), (done, -1.0)];
+            let after = [(rows.interval(event + 1, lane), -1.0), (rows.begun(event, lane), 1.0)];
+            let mut first = master.add(&[before, after].concat(), 0.0);
+            if self.held(event, lane) > 0.0 {
+                first = master.add(&before, 0.0);
+            }
+            master.pivot(done, first);
         }
     }
 
@@ -297,7 +320,13 @@ impl MomentChain {
         // All of them by the same, so that what holds for a lane over several intervals still does.
         let most = lanes.iter().map(|weights| weights.iter().sum()).fold(1.0, f64::max);
         lanes.iter_mut().flatten().for_each(|weight| *weight /= most);
+        let during = |event: usize| {
+            let done = |lane: usize| master.worth(rows.done(event, lane)) / most;
+            let left = |(lane, before): (usize, &f64)| before - done(lane);
+            lanes[event].iter().enumerate().map(left).collect()
+        };
         Weights {
+            during: (0..rows.events).map(during).collect(),
             lanes,
             memory: (0..rows.events).map(|event| master.worth(rows.memory(event))).collect(),
         }
@@ -322,20 +351,45 @@ impl MomentChain {
             let memory = weights.memory[number] / self.units.bytes;
             let (least, set) = event.cheapest(MomentPrices { done: &done, begun: &begun, memory });
             time += least - weights.memory[number] * event.room / self.units.bytes;
+            let held =
+                begun.iter().enumerate().map(|(lane, price)| price * self.held(number, lane));
+            time += held.sum::<f64>();
             sets.push(set);
         }
         (time, sets)
     }
 
-    /// By how much each lane's weight falls at an event, and by how much it grows: where it falls,
-    /// what the lane has done counts at least; where it grows, at most.
+    /// By how much each lane's weight falls at an event, and by how much it grows when the event no
+    /// longer holds it: where it falls, what the lane has done counts at least; where it grows, at
+    /// most.
     fn changes(&self, weights: &Weights, event: usize) -> (Vec<f64>, Vec<f64>) {
-        let change = |of: f64| -> Vec<f64> {
-            let (before, after) = (&weights.lanes[event], &weights.lanes[event + 1]);
-            let by = |(a, b): (&f64, &f64)| (of * (a - b)).max(0.0) / self.units.time;
-            before.iter().zip(after).map(by).collect()
+        let (before, after) = (&weights.lanes[event], &weights.lanes[event + 1]);
+        let change = |lane: usize| {
+            let (before, after) = (before[lane], after[lane]);
+            let least = match self.held(event, lane) > 0.0 {
+                true => weights.during[event][lane].clamp(0.0, before.min(after)),
+                false => before.min(after),
+            };
+            ((before - least) / self.units.time, (after - least) / self.units.time)
         };
-        (change(1.0), change(-1.0))
+        (0..self.lanes.len()).map(change).unzip()
+    }
+
+    /// What weights prove, in units: which events matter, and whether memory does.
+    fn proof(&self, weights: &Weights, time: f64) -> ProvedBound {
+        const TINY: f64 = 1e-6;
+        let matters = |event: &usize| {
+            let (done, begun) = self.changes(weights, *event);
+            let most = done.into_iter().chain(begun).fold(0.0, f64::max) * self.units.time;
+            weights.memory[*event].max(most) > TINY
+        };
+        ProvedBound {
+            time: time * self.units.time,
+            cuts: (0..self.events.len()).filter(matters).collect(),
+            memory: weights.memory.iter().any(|&price| price > TINY),
+            undecided: None,
+            weights: weights.clone(),
+        }
     }
 }
 
@@ -345,21 +399,14 @@ impl Weights {
         let mix = |a: &[f64], b: &[f64]| -> Vec<f64> {
             a.iter().zip(b).map(|(a, b)| a + (b - a) * step).collect()
         };
+        let mix_all = |a: &[Vec<f64>], b: &[Vec<f64>]| -> Vec<Vec<f64>> {
+            a.iter().zip(b).map(|(a, b)| mix(a, b)).collect()
+        };
         Weights {
-            lanes: self.lanes.iter().zip(&other.lanes).map(|(a, b)| mix(a, b)).collect(),
+            lanes: mix_all(&self.lanes, &other.lanes),
+            during: mix_all(&self.during, &other.during),
             memory: mix(&self.memory, &other.memory),
         }
-    }
-
-    fn proof(&self, time: f64) -> ProvedBound {
-        const TINY: f64 = 1e-6;
-        let differ = |a: &[f64], b: &[f64]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > TINY);
-        let matters = |number: &usize| {
-            self.memory[*number] > TINY || differ(&self.lanes[*number], &self.lanes[number + 1])
-        };
-        let cuts = (0..self.memory.len()).filter(matters).collect();
-        let memory = self.memory.iter().any(|&price| price > TINY);
-        ProvedBound { time, cuts, memory, undecided: None, weights: self.clone() }
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Event {
     pub(super) op: OpId,
     /// The most that can be alive before the operation allocates its own.
     pub(super) room: f64,
+    /// How long after its start nothing can be issued to each lane.
+    pub(super) held: Vec<f64>,
     /// What must have come before.
     base: BeforeMoment,
     /// What may have, and what of it needs what.
@@ -115,6 +117,7 @@ impl Event {
         let all = Event {
             op,
             room: limit - network.alloc[op],
+            held: network.held(op),
             base: BeforeMoment {
                 done: nothing.clone(),
                 begun: nothing,
@@ -172,6 +175,7 @@ impl Event {
         Event {
             op: self.op,
             room: self.room,
+            held: self.held.clone(),
             base,
             needs: Needs::new(&needs),
             nodes: left().map(|index| whole.nodes[index]).collect(),

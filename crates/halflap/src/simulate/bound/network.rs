@@ -40,6 +40,8 @@ pub(super) struct Network {
     pub(super) alloc: IdVec<OpId, f64>,
     /// Each machine twice: with all that it does, and behind all of these with its core alone.
     pub(super) lanes: Vec<Lane>,
+    /// The machine that runs each operation beside the compute stream; number 0 if none does.
+    beside: IdVec<OpId, usize>,
 }
 
 /// Work of one machine, and how far it is from both ends of the step.
@@ -70,11 +72,19 @@ impl Network {
             memory: builder.memory,
             baseline: inputs.map(|buffer| graph.size_alloc(buffer).0 as f64).sum(),
             alloc: graph.ops().map(alloc).collect(),
+            beside: builder.beside,
         }
     }
-}
 
-impl Network {
+    /// How long after the start of an operation of the compute stream nothing can be issued to each
+    /// lane: until the operation has run, unless the lane runs it, too.
+    pub(super) fn held(&self, op: OpId) -> Vec<f64> {
+        let machines = self.lanes.len() / 2;
+        let is_held = |lane: usize| ![0, self.beside[op]].contains(&(lane % machines));
+        let time = self.work[came_before(op).index()].time;
+        (0..self.lanes.len()).map(|lane| if is_held(lane) { time } else { 0.0 }).collect()
+    }
+
     /// What the input order has before an operation: the operations, all that these need, and all
     /// buffers that nobody else uses.
     pub(super) fn input_before(&self, op: OpId) -> Vec<bool> {
@@ -115,6 +125,7 @@ struct Builder<'a> {
     /// The number of each stream's machine, of those that have something to do.
     machine_of: IdVec<StreamId, Option<usize>>,
     machines: usize,
+    beside: IdVec<OpId, usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -131,6 +142,7 @@ impl<'a> Builder<'a> {
             ended: graph.ops().map(came_before).collect(),
             machine_of: IdVec::filled(None, machine.streams.len()),
             machines: 1,
+            beside: IdVec::filled(0, graph.len()),
         }
     }
 
@@ -147,6 +159,7 @@ impl<'a> Builder<'a> {
         self.needs[node.index()].extend(in_front.iter().map(|&pred| came_before(pred)));
         let time = self.machine.times.of(op).0;
         let stream = self.machine.streams.of(op).map_or(0, |stream| self.machine_of(stream));
+        self.beside[op] = stream;
         let ran = Work { machine: 0, is_core: false, time, is_done: true, is_begun: true };
         let allocated: i64 =
             graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer).0).sum();
