@@ -85,19 +85,13 @@ pub(crate) fn bus_rates(groups: usize, collectives: &[Moved]) -> Vec<Option<BusR
         let Achieved { best, shortest } = achieved[moved.group];
         let (rate, traffic) = (moved.rate()?, moved.traffic()?);
         let at_best = Nanos(traffic / best.0 * 1e9);
-        Some(BusRate {
-            rate,
-            of_best: rate.0 / best.0,
-            is_latency_bound: at_best < shortest * 0.5,
-        })
+        Some(BusRate { rate, of_best: rate.0 / best.0, is_latency_bound: at_best < shortest * 0.5 })
     };
     collectives.iter().map(rate).collect()
 }
 
 /// The rate of all of them together.
-pub(crate) fn mean_bus_rate<'a>(
-    collectives: impl Iterator<Item = &'a Moved>,
-) -> Option<Bandwidth> {
+pub(crate) fn mean_bus_rate<'a>(collectives: impl Iterator<Item = &'a Moved>) -> Option<Bandwidth> {
     let (mut traffic, mut time) = (0.0, Nanos::ZERO);
     for moved in collectives {
         traffic += moved.traffic()?;

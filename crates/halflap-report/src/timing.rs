@@ -152,11 +152,8 @@ pub fn render_kernels(
     if rates.is_empty() {
         return String::new();
     }
-    let mut columns = vec![
-        Column::text("longest kernels"),
-        Column::number("time"),
-        Column::number("FLOP/s"),
-    ];
+    let mut columns =
+        vec![Column::text("longest kernels"), Column::number("time"), Column::number("FLOP/s")];
     columns.extend(device.map(|_| Column::number("of peak")));
     columns.push(Column::text("fused").optional_at(2));
     let mut table = Table::new(columns);
@@ -207,9 +204,7 @@ pub fn simulation_json(
     let Evaluation { order, simulation, .. } = evaluation;
     let exposed = exposed_by_collective(simulation);
     let rates = program_bus_rates(graph, simulation);
-    let kernel = |&(op, rate): &(OpId, KernelRate)| {
-        json!({ "node": graph.name(op), "flop_rate": rate.flops.0, "of_peak": rate.of_peak })
-    };
+    let kernel = |&(op, rate): &(OpId, KernelRate)| json!({ "node": graph.name(op), "flop_rate": rate.flops.0, "of_peak": rate.of_peak });
     let kernels = program_kernel_rates(graph, simulation, device);
     let collective = |&op: &OpId| {
         let held = explanation.held.iter().find(|held| held.collective == op);

@@ -568,7 +568,8 @@ fn more_effort_is_never_slower() {
         let random = &mut Random(seed + 70_000);
         let graph = random::graph(random, if seed % 4 == 0 { 10 } else { 60 });
         let slowdown = if random.chance(30) { 1.3 } else { 1.0 };
-        let machine = Machine { slowdown, ..machine(&graph) };
+        let mut machine = machine(&graph);
+        machine.slowdown = slowdown;
         let limit = Bytes(peak(&graph).0 * (9 + random.below(4) as i64) / 10);
         let step = |effort| {
             let found = find(&graph, &machine, limit, |task| task.effort = effort);

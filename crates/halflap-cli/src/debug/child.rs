@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use halflap_run::process::{Ending, Group};
 
-use crate::files::quoted;
 use crate::exit::Failed;
+use crate::files::quoted;
 use crate::log::{self, Level, Part};
 use crate::progress::Notice;
 

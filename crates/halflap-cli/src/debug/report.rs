@@ -1,5 +1,6 @@
 //! The result of a debug session: as text and as JSON (halflap.debug/1).
 
+use std::path::Path;
 use std::time::Instant;
 
 use halflap_report::{Style, labelled, printable, printable_end};
@@ -224,6 +225,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Of a session that begins now, and keeps everything in a folder.
+    pub fn new(folder: &Path) -> Report {
+        Report { folder: folder.display().to_string(), ..Report::default() }
+    }
+
     pub fn stage(&mut self, name: &'static str, result: impl Into<String>) {
         let before = std::mem::take(&mut self.since);
         let seconds = (self.since.0 - before.0).as_secs_f64();
@@ -258,8 +264,9 @@ impl Report {
 
     /// For machines.
     pub fn json(&self) -> Json {
-        let stages =
-            self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result, "seconds": stage.seconds }));
+        let stages = self.stages.iter().map(
+            |stage| json!({ "name": stage.name, "result": stage.result, "seconds": stage.seconds }),
+        );
         json!({
             "format": "halflap.debug/1",
             "verdict": if self.finding.is_some() { "fault" } else { "clean" },

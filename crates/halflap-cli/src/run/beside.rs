@@ -18,9 +18,8 @@ pub(super) fn step(job: &Job<'_>, finished: &Finished<'_>) -> Result<Option<Step
     let Some(part) = job.source.only_part(finished.orders, times)? else { return Ok(None) };
     let Finished { program, outcome, .. } = finished;
     let shown = Typical::of(outcome);
-    let of_rank = |rank: &RankOutcome| {
-        rank_step(&part.graph, program, shown.spans(rank), shown.time(rank))
-    };
+    let of_rank =
+        |rank: &RankOutcome| rank_step(&part.graph, program, shown.spans(rank), shown.time(rank));
     let ranks = outcome.ranks.iter().map(of_rank).collect();
     Ok(Some(Step { parts: vec![part], ranks, outside: None }))
 }
@@ -30,7 +29,9 @@ fn rank_step(graph: &Graph, program: &Prepared, spans: &[Ran], time: Nanos) -> R
     for span in spans {
         let label = &program.labels[span.label as usize];
         match (label.kind, span.lane) {
-            (LabelKind::Collective, _) | (LabelKind::Transfer, Lane::Stream(_)) => run.transfers.extend(transfer(graph, label, span)),
+            (LabelKind::Collective, _) | (LabelKind::Transfer, Lane::Stream(_)) => {
+                run.transfers.extend(transfer(graph, label, span))
+            }
             (LabelKind::Wait, _) => run.ran.extend(wait(graph, label, span)),
             (LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy, _) => {
                 run.ran.extend(kernels(graph, label, span))

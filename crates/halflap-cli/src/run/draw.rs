@@ -24,7 +24,10 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
     let slowest = Typical::of(finished.outcome).rank;
     let facts = vec![
         ("module", printable(job.source.module.name())),
-        ("shown", format!("the median step of every rank as measured; rank {slowest} took longest")),
+        (
+            "shown",
+            format!("the median step of every rank as measured; rank {slowest} took longest"),
+        ),
     ];
     let title = pictures::title(&job.args.module);
     match beside::step(job, finished)? {

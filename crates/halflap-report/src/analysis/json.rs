@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::{analysis_advice, analysis_notes};
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Arithmetic, Class, GroupName, Idle, KernelUse, Match, Moment, ObservedCollective, OperationUse, Processor,
-    Rank, RankPeers,
+    Analysis, Arithmetic, Class, GroupName, Idle, KernelUse, Match, Moment, ObservedCollective,
+    OperationUse, Processor, Rank, RankPeers,
 };
 use crate::rates::{KernelRate, Moved, mean_bus_rate};
 use halflap::collective::CollectiveKind;

@@ -414,10 +414,7 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
     let row = |((class, name), sum): &((Class, &str), KernelSum<'_>)| {
         let longest = sums.first().map_or(whole, |(_, longest)| longest.total);
         let mut row = vec![cell(sum.total), percent(sum.total, whole), part(sum.total, longest)];
-        row.extend([
-            cell(sum.launches),
-            cell(sum.total * (1.0 / sum.launches.max(1) as f64)),
-        ]);
+        row.extend([cell(sum.launches), cell(sum.total * (1.0 / sum.launches.max(1) as f64))]);
         if is_rated {
             let rate = kernel_rate(&sum.uses);
             row.push(cell(rate.map_or(String::new(), |rate| rate.flops.to_string())));

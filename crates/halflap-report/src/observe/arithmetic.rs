@@ -48,13 +48,16 @@ pub(super) fn left_matrix(operator: &[u8]) -> Option<usize> {
 /// those of its operator's arguments: a multiplication and an addition for each term.
 pub(super) fn product_flops(shapes: &[u8], left: usize) -> Option<Flops> {
     let shapes: Vec<Vec<i64>> = serde_json::from_slice(shapes).ok()?;
-    let (rows, terms, columns, pairs) = match (shapes.get(left)?[..].as_ref(), &shapes.get(left + 1)?[..]) {
-        ([rows, terms], [same, columns]) if terms == same => (*rows, *terms, *columns, 1),
-        ([pairs, rows, terms], [as_many, same, columns]) if terms == same && pairs == as_many => {
-            (*rows, *terms, *columns, *pairs)
-        }
-        _ => return None,
-    };
+    let (rows, terms, columns, pairs) =
+        match (shapes.get(left)?[..].as_ref(), &shapes.get(left + 1)?[..]) {
+            ([rows, terms], [same, columns]) if terms == same => (*rows, *terms, *columns, 1),
+            ([pairs, rows, terms], [as_many, same, columns])
+                if terms == same && pairs == as_many =>
+            {
+                (*rows, *terms, *columns, *pairs)
+            }
+            _ => return None,
+        };
     let known = [rows, terms, columns, pairs].iter().all(|&length| length > 0);
     known.then(|| Flops(2.0 * rows as f64 * terms as f64 * columns as f64 * pairs as f64))
 }
@@ -69,7 +72,8 @@ pub(super) fn arithmetic(
 ) -> IdVec<KernelId, Arithmetic> {
     products.sort_by_key(|product| (product.thread, product.when.start));
     let product_of = |thread: ThreadId, at: Moment| {
-        let after = products.partition_point(|product| (product.thread, product.when.start) <= (thread, at));
+        let after = products
+            .partition_point(|product| (product.thread, product.when.start) <= (thread, at));
         let place = after.checked_sub(1)?;
         let Product { thread: of, when, .. } = products[place];
         (of == thread && at <= when.end).then_some(place)

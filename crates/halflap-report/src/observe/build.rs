@@ -136,8 +136,7 @@ impl Builder {
         };
         let calls = HostCalls::of(&work.slices, &work.correlations, work.calls);
         let kernels = work.kernels.into_items();
-        let arithmetic =
-            arithmetic(&work.slices, &calls.launched, work.products, kernels.len());
+        let arithmetic = arithmetic(&work.slices, &calls.launched, work.products, kernels.len());
         // Stable: of two that are alike, the first in the file stays the first.
         work.slices.sort_by_key(|slice| (slice.start, slice.end));
         let job = &self.job;

@@ -63,11 +63,7 @@ pub struct Idle {
 impl HostCalls {
     /// Joins calls and the work that they launched by their correlation, which `work` has with the
     /// place of its slice.
-    pub(super) fn of(
-        slices: &[Slice],
-        work: &[(u32, i64)],
-        mut calls: Vec<HostCall>,
-    ) -> HostCalls {
+    pub(super) fn of(slices: &[Slice], work: &[(u32, i64)], mut calls: Vec<HostCall>) -> HostCalls {
         calls.sort_by_key(|call| (call.correlation, call.when.start));
         let call = |correlation: i64| {
             let first = calls.partition_point(|call| call.correlation < correlation);

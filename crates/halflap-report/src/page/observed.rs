@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::model::{
     Figure, Kind, LaneKind, Maybe, Ops, Page, PageAdvice, PageBudget, PageCell, PageColumn,
-    PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause, Stalls, Time, View,
+    PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause, Stalls,
+    Time, View,
 };
 use super::rates::{bus_rate, kernel_rates, rate_detail};
 use crate::analysis::{

@@ -1,11 +1,11 @@
 //! A page of simulated orders.
 
-use super::rates::{bus_rate, kernel_rates, rate_detail};
 use super::model::{
     BufferClass, Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageAdvice, PageCell,
-    PageColumn, PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause, Stalls,
-    Sweep, Time, View,
+    PageColumn, PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause,
+    Stalls, Sweep, Time, View,
 };
+use super::rates::{bus_rate, kernel_rates, rate_detail};
 use crate::advice::AdviceLine;
 use crate::against_bound;
 use crate::played::Played;
@@ -508,10 +508,7 @@ impl<'a> Listing<'a> {
         }
         columns.push(column("stalls at", PageUnit::Text));
         columns.extend(self.is_sourced().then(|| column("source", PageUnit::Text)));
-        columns.extend([
-            column("bus rate", PageUnit::Rate),
-            column("of best", PageUnit::Percent),
-        ]);
+        columns.extend([column("bus rate", PageUnit::Rate), column("of best", PageUnit::Percent)]);
         columns
     }
 

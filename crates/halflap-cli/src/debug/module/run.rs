@@ -78,7 +78,7 @@ impl<'a> ModuleSession<'a> {
         folder: &Path,
         is_loud: bool,
     ) -> ModuleSession<'a> {
-        let report = Report { folder: folder.display().to_string(), ..Report::default() };
+        let report = Report::new(folder);
         ModuleSession { args, module, folder: folder.to_owned(), is_loud, order: None, report }
     }
 

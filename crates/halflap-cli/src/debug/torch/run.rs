@@ -17,9 +17,9 @@ use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
 use crate::debug::child::ChildTask;
-use crate::files::quoted;
 use crate::debug::report::Value;
 use crate::exit::Failed;
+use crate::files::quoted;
 
 /// Where guard pages stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl<'a> CommandSession<'a> {
         };
         // Children have other folders to be in.
         let folder = fs::canonicalize(folder).map_err(cannot)?;
-        let mut report = Report { folder: folder.display().to_string(), ..Report::default() };
+        let mut report = Report::new(&folder);
         fs::write(folder.join("guard.c"), HELPER).map_err(cannot)?;
         fs::create_dir_all(folder.join(HOOK)).map_err(cannot)?;
         fs::write(folder.join(HOOK).join("sitecustomize.py"), lifetimes::MODULE).map_err(cannot)?;
