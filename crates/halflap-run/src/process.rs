@@ -22,7 +22,7 @@ const ROUNDS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A child and all that it starts.
-pub struct Group {
+pub struct ProcessGroup {
     /// The first of them.
     pub child: Child,
     /// What their environment has.
@@ -38,11 +38,11 @@ pub enum Ending {
     Kill,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Starts a command. If this process is killed, at least the child ends with it. If it is
     /// interrupted or terminated, the child ends, and the caller must call
-    /// [`Group::end_if_interrupted`] for the rest.
-    pub fn spawn(command: &mut Command) -> io::Result<Group> {
+    /// [`ProcessGroup::end_if_interrupted`] for the rest.
+    pub fn spawn(command: &mut Command) -> io::Result<ProcessGroup> {
         static LISTEN: Once = Once::new();
         LISTEN.call_once(listen);
         let with_us = || {
@@ -57,7 +57,7 @@ impl Group {
         let mark = format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
         let child = command.env(NAME, &mark).process_group(0).spawn()?;
         LEADER.store(child.id() as i32, Ordering::SeqCst);
-        Ok(Group { child, mark: format!("{NAME}={mark}") })
+        Ok(ProcessGroup { child, mark: format!("{NAME}={mark}") })
     }
 
     /// Ends all of it; a group that is gone is ignored. Killed processes are gone when this
@@ -120,7 +120,7 @@ fn send(process: i32, signal: i32) {
     unsafe { libc::kill(process, signal) };
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let own = self.child.id() as i32;
         // Another group may have replaced it: then that one stays.

@@ -13,8 +13,8 @@ use halflap_hlo::LoweredModule;
 use halflap_hlo::Module;
 use halflap_hlo::plan::build;
 use halflap_run::check::{
-    Checks, EXIT_CODE, Fault, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions,
-    catch_faults, read_values,
+    Checks, EXIT_CODE, Fault, Filter, Forbidden, MemorySource, Side, Strictness, ValueLevel,
+    ValueOptions, catch_faults, read_values,
 };
 use halflap_run::exec::{Failure, Options, Outcome, Prepared, run};
 use halflap_run::kernel::Libraries;
@@ -148,7 +148,7 @@ fn the_peak() {
 fn memory_that_is_not_there() {
     let text = " c = f32[] constant(1)\n b = f32[10000000,10000000] broadcast(c), dimensions={}\n e = \
                 f32[10000000,10000000] exponential(b)\n ROOT s = f32[1,1] slice(e), slice={[0:1],[0:1]}";
-    for memory in [Memory::Cached, Memory::Marked, Memory::Guarded(Side::End)] {
+    for memory in [MemorySource::Cached, MemorySource::Marked, MemorySource::Guarded(Side::End)] {
         let failure = Job::new(module(1, "", text), Checks { memory, ..Checks::default() }).fails();
         let Failure::NoMemory { buffer, bytes, .. } = &failure else { panic!("{failure}") };
         assert_eq!((buffer.as_str(), *bytes), ("b", 400_000_000_000_000), "{memory:?}");
@@ -217,7 +217,7 @@ fn a_kernel_that_does_not_come_back() {
 fn values() {
     let folder = folder("values");
     let values =
-        ValueOptions { level: Level::Save, filter: Filter::new("n"), folder: folder.clone() };
+        ValueOptions { level: ValueLevel::Save, filter: Filter::new("n"), folder: folder.clone() };
     Job::new(module(2, "", ROOTS), Checks { values: Some(values), ..Checks::default() })
         .run()
         .unwrap();
@@ -311,7 +311,7 @@ fn call(target: &str) -> Module {
 #[test]
 fn marks() {
     let Some(libraries) = library() else { return };
-    let checks = Checks { memory: Memory::Marked, ..Checks::default() };
+    let checks = Checks { memory: MemorySource::Marked, ..Checks::default() };
     Job { libraries: libraries.clone(), ..Job::new(call("keeps"), checks.clone()) }.run().unwrap();
     let failure = Job { libraries, ..Job::new(call("beyond"), checks) }.fails();
     let Failure::Overrun(found) = &failure else { panic!("{failure}") };
@@ -333,7 +333,7 @@ fn last_words(test: &str) -> String {
 fn guarded(faults: Vec<Fault>) -> Checks {
     catch_faults(None);
     Checks {
-        memory: Memory::Guarded(Side::End),
+        memory: MemorySource::Guarded(Side::End),
         launch_blocking: true,
         faults,
         ..Checks::default()
@@ -403,9 +403,12 @@ fn leaves_a_thread() {
 
 #[test]
 fn nothing_where_all_is_well() {
-    for memory in
-        [Memory::Cached, Memory::Marked, Memory::Guarded(Side::End), Memory::Guarded(Side::Start)]
-    {
+    for memory in [
+        MemorySource::Cached,
+        MemorySource::Marked,
+        MemorySource::Guarded(Side::End),
+        MemorySource::Guarded(Side::Start),
+    ] {
         for launch_blocking in [false, true] {
             let checks = Checks {
                 memory,

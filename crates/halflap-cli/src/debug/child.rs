@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use halflap_run::process::{Ending, Group};
+use halflap_run::process::{Ending, ProcessGroup};
 
 use crate::exit::Failed;
 use crate::files::quoted;
@@ -130,7 +130,7 @@ impl ChildTask<'_> {
             .file_name()
             .map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let _notice = Notice::new(&format!("debugging: {stage} ..."));
-        let mut group = Group::spawn(&mut command).map_err(failed)?;
+        let mut group = ProcessGroup::spawn(&mut command).map_err(failed)?;
         self.watch(&mut group, is_enough).map_err(failed)
     }
 
@@ -146,7 +146,7 @@ impl ChildTask<'_> {
 
     fn watch(
         &self,
-        group: &mut Group,
+        group: &mut ProcessGroup,
         is_enough: &mut dyn FnMut(&Path) -> bool,
     ) -> io::Result<End> {
         let began = Instant::now();
@@ -179,7 +179,7 @@ impl ChildTask<'_> {
         }
     }
 
-    fn finish(&self, group: &mut Group, end: End) -> io::Result<End> {
+    fn finish(&self, group: &mut ProcessGroup, end: End) -> io::Result<End> {
         let told = Instant::now();
         while end == End::TimedOut && told.elapsed() < LAST_WORDS && !group.is_gone()? {
             std::thread::sleep(LOOK);

@@ -4,7 +4,7 @@ use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::units::Nanos;
 use halflap_report::measured::{PartRun, RankStep, Span, Step};
-use halflap_run::exec::{Label, LabelKind, Lane, Prepared, RankOutcome, Span as Ran};
+use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, RunLane, RunSpan as Ran};
 
 use super::measure::{Typical, met};
 use super::show::Finished;
@@ -29,7 +29,7 @@ fn rank_step(graph: &Graph, program: &Prepared, spans: &[Ran], time: Nanos) -> R
     for span in spans {
         let label = &program.labels[span.label as usize];
         match (label.kind, span.lane) {
-            (LabelKind::Collective, _) | (LabelKind::Transfer, Lane::Stream(_)) => {
+            (LabelKind::Collective, _) | (LabelKind::Transfer, RunLane::Stream(_)) => {
                 run.transfers.extend(transfer(graph, label, span))
             }
             (LabelKind::Wait, _) => run.ran.extend(wait(graph, label, span)),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use halflap::units::Nanos;
-use halflap_run::exec::{Label, LabelKind, Outcome, Prepared, Span};
+use halflap_run::exec::{Label, LabelKind, Outcome, Prepared, RunSpan};
 
 use super::measure::{counted, met};
 
@@ -57,7 +57,7 @@ struct TimedRun {
 
 impl TimedRun {
     /// `None` for what the other run had no time for.
-    fn of(span: &Span, label: &Label, alone: &BTreeMap<String, Nanos>) -> Option<TimedRun> {
+    fn of(span: &RunSpan, label: &Label, alone: &BTreeMap<String, Nanos>) -> Option<TimedRun> {
         let names: Vec<&String> = match label.shares.is_empty() {
             true => vec![&label.name],
             false => label.shares.iter().map(|(name, _)| name).collect(),

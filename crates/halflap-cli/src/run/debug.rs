@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use halflap::nearest;
 use halflap_run::check::{
-    Checks, Departure, EXIT_CODE, Filter, Forbidden, Level, Memory, Origins, Side, Strictness,
-    ValueOptions,
+    Checks, Departure, EXIT_CODE, Filter, Forbidden, MemorySource, Origins, Side, Strictness,
+    ValueLevel, ValueOptions,
 };
 
 use halflap_run::exec::{Failure, Label, LabelKind, Prepared};
@@ -114,21 +114,21 @@ pub(super) fn check_filter(args: &args::Run, program: &Prepared) -> Result<(), F
 fn values(debug: &args::DebugArgs) -> Option<ValueOptions> {
     let level = match debug.debug_values {
         0 => return None,
-        1 => Level::Save,
-        2 => Level::Print,
-        _ => Level::Names,
+        1 => ValueLevel::Save,
+        2 => ValueLevel::Print,
+        _ => ValueLevel::Names,
     };
     let filter = Filter::new(debug.filter_kernels.as_deref().unwrap_or(""));
     Some(ValueOptions { level, filter, folder: PathBuf::from(&debug.values_dir) })
 }
 
 /// Only custom calls can write outside of their arrays, so canary bytes are for them.
-fn memory(args: &args::Run) -> Memory {
+fn memory(args: &args::Run) -> MemorySource {
     match (args.debug.no_memory_caching, args.debug.canaries) {
-        (Against::End, _) => Memory::Guarded(Side::End),
-        (Against::Start, _) => Memory::Guarded(Side::Start),
-        (Against::Off, Some(OnOff::On)) => Memory::Marked,
-        (Against::Off, None) if !args.custom_calls.is_empty() => Memory::Marked,
-        (Against::Off, _) => Memory::Cached,
+        (Against::End, _) => MemorySource::Guarded(Side::End),
+        (Against::Start, _) => MemorySource::Guarded(Side::Start),
+        (Against::Off, Some(OnOff::On)) => MemorySource::Marked,
+        (Against::Off, None) if !args.custom_calls.is_empty() => MemorySource::Marked,
+        (Against::Off, _) => MemorySource::Cached,
     }
 }

@@ -5,7 +5,7 @@ use halflap::units::{Bytes, Nanos};
 use halflap_report::measured::Comparison;
 use halflap_report::page::{Page, compared_page, measured_page};
 use halflap_report::{Ran, RanKind, RanLane, RanSlice, lanes_of, printable};
-use halflap_run::exec::{LabelKind, Lane, Prepared, Span};
+use halflap_run::exec::{LabelKind, Prepared, RunLane, RunSpan};
 
 use super::Job;
 use super::beside;
@@ -47,12 +47,12 @@ pub(super) fn ran(finished: &Finished<'_>, rank: usize) -> Ran {
     let Finished { program, outcome, .. } = finished;
     let (step, outcome) = (Typical::of(outcome), &outcome.ranks[rank]);
     let spans = step.spans(outcome);
-    let lanes = std::iter::once(Lane::Compute)
-        .chain((0..program.streams).map(|index| Lane::Stream(StreamId::from_index(index))));
-    let lane = |lane: Lane| RanLane {
+    let lanes = std::iter::once(RunLane::Compute)
+        .chain((0..program.streams).map(|index| RunLane::Stream(StreamId::from_index(index))));
+    let lane = |lane: RunLane| RanLane {
         name: match lane {
-            Lane::Compute => "compute".to_owned(),
-            Lane::Stream(stream) => format!("stream {}", stream.index()),
+            RunLane::Compute => "compute".to_owned(),
+            RunLane::Stream(stream) => format!("stream {}", stream.index()),
         },
         slices: one_by_one(spans.iter().filter(|span| span.lane == lane), program),
     };
@@ -61,7 +61,7 @@ pub(super) fn ran(finished: &Finished<'_>, rank: usize) -> Ran {
 }
 
 /// The slices of a lane: what overlaps begins where the one before it ends.
-fn one_by_one<'a>(spans: impl Iterator<Item = &'a Span>, program: &Prepared) -> Vec<RanSlice> {
+fn one_by_one<'a>(spans: impl Iterator<Item = &'a RunSpan>, program: &Prepared) -> Vec<RanSlice> {
     let mut slices: Vec<RanSlice> = Vec::new();
     for span in spans {
         let mut slice = slice(program, span);
@@ -74,7 +74,7 @@ fn one_by_one<'a>(spans: impl Iterator<Item = &'a Span>, program: &Prepared) -> 
     slices
 }
 
-fn slice(program: &Prepared, span: &Span) -> RanSlice {
+fn slice(program: &Prepared, span: &RunSpan) -> RanSlice {
     let label = &program.labels[span.label as usize];
     let kind = match label.kind {
         LabelKind::Kernel => RanKind::Compute,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use halflap::units::Nanos;
-use halflap_run::exec::{LabelKind, Lane, Outcome, Prepared, RankOutcome, Span};
+use halflap_run::exec::{LabelKind, Outcome, Prepared, RankOutcome, RunLane, RunSpan};
 
 /// The steps that count: all but the first, which warms up, unless it is the only one.
 pub(super) fn counted<T>(steps: &[T]) -> &[T] {
@@ -56,18 +56,18 @@ impl Typical {
     }
 
     /// What ran in it on a rank.
-    pub(super) fn spans(self, rank: &RankOutcome) -> &[Span] {
+    pub(super) fn spans(self, rank: &RankOutcome) -> &[RunSpan] {
         rank.spans.iter().rev().nth(self.after).map_or(&[][..], Vec::as_slice)
     }
 }
 
 /// How long a task took; a collective, from when all ranks had arrived.
-fn time(span: &Span) -> f64 {
+fn time(span: &RunSpan) -> f64 {
     span.end.0 - met(span).0
 }
 
 /// When a task began; a collective, when all ranks had arrived, if known.
-pub(super) fn met(span: &Span) -> Nanos {
+pub(super) fn met(span: &RunSpan) -> Nanos {
     span.met.map_or(span.start, |met| met.max(span.start))
 }
 
@@ -123,7 +123,7 @@ struct Met {
 }
 
 impl Met {
-    fn join(&mut self, span: &Span) {
+    fn join(&mut self, span: &RunSpan) {
         self.all_came = self.all_came.max(span.start.0);
         self.all_left = self.all_left.max(span.end.0);
         if span.met.is_some() {
@@ -143,7 +143,7 @@ fn add_collectives(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<S
         for (step, spans) in counted(&ran.spans).iter().enumerate() {
             // A label's spans in one step, in sequence: those of a loop's runs.
             let mut runs: BTreeMap<u32, usize> = BTreeMap::new();
-            for span in spans.iter().filter(|span| matches!(span.lane, Lane::Stream(_))) {
+            for span in spans.iter().filter(|span| matches!(span.lane, RunLane::Stream(_))) {
                 let label = &program.labels[span.label as usize];
                 let Some(set) = label.set_of(rank) else { continue };
                 let run = runs.entry(span.label).or_default();
@@ -164,12 +164,12 @@ mod tests {
 
     use super::*;
 
-    fn span(start: f64, met: Option<f64>, end: f64) -> Span {
-        let lane = Lane::Stream(StreamId::from_index(0));
-        Span { label: 0, lane, start: Nanos(start), met: met.map(Nanos), end: Nanos(end) }
+    fn span(start: f64, met: Option<f64>, end: f64) -> RunSpan {
+        let lane = RunLane::Stream(StreamId::from_index(0));
+        RunSpan { label: 0, lane, start: Nanos(start), met: met.map(Nanos), end: Nanos(end) }
     }
 
-    fn taken(spans: &[Span]) -> f64 {
+    fn taken(spans: &[RunSpan]) -> f64 {
         let mut met = Met { all_came: 0.0, all_left: 0.0, least: None };
         spans.iter().for_each(|span| met.join(span));
         met.time()

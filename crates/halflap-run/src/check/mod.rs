@@ -50,7 +50,7 @@ pub(crate) use probe::{LaunchOutcome, TaskProbe};
 pub use recorder::{CollectiveState, FORMAT as FLIGHT_FORMAT, Flight, Record, account, dump};
 pub(crate) use regions::{Freed, RegionId};
 pub use stats::Stats;
-pub use values::{Level, ValueOptions};
+pub use values::{ValueLevel, ValueOptions};
 
 use std::path::PathBuf;
 
@@ -77,7 +77,7 @@ pub enum Forbidden {
 
 /// Where memory comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemorySource {
     /// Freed memory is reused.
     #[default]
     Cached,
@@ -98,7 +98,7 @@ pub struct Checks {
     /// What no kernel may take or give.
     pub forbidden: Option<Forbidden>,
     /// Where memory comes from.
-    pub memory: Memory,
+    pub memory: MemorySource,
     /// Whether the issuing thread waits for each kernel and collective.
     pub launch_blocking: bool,
     /// Whether ranks remember their last collectives, and the file that they go to when ranks
@@ -114,7 +114,7 @@ impl Checks {
     /// The access to guarded memory that no task works on; none, if memory is not guarded.
     pub(crate) fn resting(&self) -> Option<Resting> {
         let resting = if self.launch_blocking { Resting::Closed } else { Resting::Open };
-        matches!(self.memory, Memory::Guarded(_)).then_some(resting)
+        matches!(self.memory, MemorySource::Guarded(_)).then_some(resting)
     }
 
     /// Whether tasks are checked.

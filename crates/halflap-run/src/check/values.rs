@@ -15,7 +15,7 @@ use crate::tensor::{DType, View, numbers};
 
 /// What to do with arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum ValueLevel {
     /// They are saved.
     Save,
     /// They are printed.
@@ -28,7 +28,7 @@ pub enum Level {
 #[derive(Clone, Debug)]
 pub struct ValueOptions {
     /// What to do with them.
-    pub level: Level,
+    pub level: ValueLevel,
     /// Of which kernels.
     pub filter: Filter,
     /// The folder that they are saved in.
@@ -55,10 +55,10 @@ impl ValueLog {
         ranks: usize,
     ) -> io::Result<ValueLog> {
         let index = match options.level {
-            Level::Save => {
+            ValueLevel::Save => {
                 Some(Mutex::new(IndexWriter::create(&options.folder, module, rank, ranks)?))
             }
-            Level::Print | Level::Names => None,
+            ValueLevel::Print | ValueLevel::Names => None,
         };
         Ok(ValueLog { options: options.clone(), is_alone: ranks == 1, rank, index })
     }
@@ -69,9 +69,11 @@ impl ValueLog {
             (!self.is_alone).then(|| format!("rank {}", self.rank)).into_iter().collect();
         for (name, view) in names.iter().zip(arrays) {
             match self.options.level {
-                Level::Names => {}
-                Level::Print => print(&self.text(&format!("model_inputs - {name}"), &around, view)),
-                Level::Save => self.save(
+                ValueLevel::Names => {}
+                ValueLevel::Print => {
+                    print(&self.text(&format!("model_inputs - {name}"), &around, view))
+                }
+                ValueLevel::Save => self.save(
                     Entry {
                         kernel: "model_inputs".to_owned(),
                         when: "input".to_owned(),
@@ -90,7 +92,7 @@ impl ValueLog {
             return;
         }
         let around = seen.around((!self.is_alone).then_some(self.rank));
-        if self.options.level == Level::Names {
+        if self.options.level == ValueLevel::Names {
             print(&format!("[ {}: {kernel} ]{}\n", when.prefix(), listed(&around)));
             return;
         }
@@ -101,7 +103,7 @@ impl ValueLog {
             }
             let buffer = &array.argument.buffer;
             match self.options.level {
-                Level::Print => {
+                ValueLevel::Print => {
                     print(&self.text(
                         &format!("{} - {kernel} - {buffer}", when.prefix()),
                         &around,

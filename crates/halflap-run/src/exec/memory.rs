@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::address::Address;
 use crate::check::{
-    Checks, Freed, GuardedMemory, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark,
+    Checks, Freed, GuardedMemory, MemorySource, Overrun, Owner, RegionId, Resting, Tracker, broken,
+    mark,
 };
 
 /// All memory that was taken from the system for one rank.
@@ -78,9 +79,9 @@ pub(crate) struct PoolBlock {
 impl Pool {
     pub(crate) fn new(arena: Arc<Arena>, checks: &Checks, rank: usize, ranks: usize) -> Pool {
         let source = match checks.memory {
-            Memory::Cached => BlockSource::Cached,
-            Memory::Marked => BlockSource::Marked(MarkedBlocks::default()),
-            Memory::Guarded(side) => {
+            MemorySource::Cached => BlockSource::Cached,
+            MemorySource::Marked => BlockSource::Marked(MarkedBlocks::default()),
+            MemorySource::Guarded(side) => {
                 let resting = checks.resting().unwrap_or(Resting::Open);
                 BlockSource::Guarded(GuardedMemory::new(side, resting, rank, ranks))
             }

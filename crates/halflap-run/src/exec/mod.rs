@@ -33,5 +33,5 @@ mod turns;
 
 pub use crate::failure::{Endless, Failure, Finding, Stopped, Stuck};
 pub use crate::prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
-pub use report::{Lane, Outcome, RankOutcome, Span};
+pub use report::{Outcome, RankOutcome, RunLane, RunSpan};
 pub use session::{Options, run, run_shown};

@@ -11,7 +11,7 @@ use crate::tensor::{NpyError, Tensor, read_npy, write_npy};
 
 /// Where something ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
+pub enum RunLane {
     /// On the compute stream.
     Compute,
     /// Beside it.
@@ -22,7 +22,7 @@ pub enum Lane {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     pub(crate) label: u32,
-    pub(crate) lane: Lane,
+    pub(crate) lane: RunLane,
     pub(crate) start: Instant,
     pub(crate) met: Option<Instant>,
     pub(crate) end: Instant,
@@ -30,11 +30,11 @@ pub(crate) struct Noted {
 
 /// A time in which something ran, counted from the beginning of its step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Span {
+pub struct RunSpan {
     /// What: the number of a label of [`super::Prepared`].
     pub label: u32,
     /// Where.
-    pub lane: Lane,
+    pub lane: RunLane,
     /// When it began; for a collective, when this rank arrived.
     pub start: Nanos,
     /// For a collective, when all ranks had arrived, if known.
@@ -45,10 +45,10 @@ pub struct Span {
 
 impl Noted {
     /// The same, counted from the beginning of a step.
-    pub(crate) fn since(&self, began: Instant) -> Span {
+    pub(crate) fn since(&self, began: Instant) -> RunSpan {
         let since = |time: Instant| Nanos(time.saturating_duration_since(began).as_nanos() as f64);
         let Noted { label, lane, start, met, end } = *self;
-        Span { label, lane, start: since(start), met: met.map(since), end: since(end) }
+        RunSpan { label, lane, start: since(start), met: met.map(since), end: since(end) }
     }
 }
 
@@ -60,7 +60,7 @@ pub struct RankOutcome {
     /// How long each step took.
     pub steps: Vec<Nanos>,
     /// What ran in each step, or in the last ones if there are many.
-    pub spans: Vec<Vec<Span>>,
+    pub spans: Vec<Vec<RunSpan>>,
     /// The most that was requested at once.
     pub peak: Bytes,
     /// The bytes allocated from the system.
@@ -101,8 +101,8 @@ impl RankOutcome {
             number(&mut out, spans.len() as u64);
             for span in spans {
                 let lane = match span.lane {
-                    Lane::Compute => 0,
-                    Lane::Stream(stream) => stream.index() as u64 + 1,
+                    RunLane::Compute => 0,
+                    RunLane::Stream(stream) => stream.index() as u64 + 1,
                 };
                 let met = span.met.map_or(u64::MAX, |met| met.0.to_bits());
                 let all = [
@@ -167,16 +167,16 @@ impl<'a> OutcomeReader<'a> {
         self.number().map(|bits| Nanos(f64::from_bits(bits)))
     }
 
-    fn span(&mut self) -> Option<Span> {
+    fn span(&mut self) -> Option<RunSpan> {
         let label = self.number()? as u32;
         let lane = match self.number()? {
-            0 => Lane::Compute,
-            stream => Lane::Stream(StreamId::from_index(stream as usize - 1)),
+            0 => RunLane::Compute,
+            stream => RunLane::Stream(StreamId::from_index(stream as usize - 1)),
         };
         let start = self.nanos()?;
         let met = self.number()?;
         let met = (met != u64::MAX).then(|| Nanos(f64::from_bits(met)));
-        Some(Span { label, lane, start, met, end: self.nanos()? })
+        Some(RunSpan { label, lane, start, met, end: self.nanos()? })
     }
 }
 
@@ -186,10 +186,10 @@ mod tests {
 
     #[test]
     fn an_outcome_there_and_back() {
-        let span = |lane, met| Span { label: 3, lane, start: Nanos(1.5), met, end: Nanos(2e9) };
+        let span = |lane, met| RunSpan { label: 3, lane, start: Nanos(1.5), met, end: Nanos(2e9) };
         let spans = vec![
-            span(Lane::Compute, None),
-            span(Lane::Stream(StreamId::from_index(1)), Some(Nanos(7.0))),
+            span(RunLane::Compute, None),
+            span(RunLane::Stream(StreamId::from_index(1)), Some(Nanos(7.0))),
         ];
         let outcome = RankOutcome {
             outputs: vec![Tensor::of(&[2], &[1.0f32, -2.0])],

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use halflap::ids::Id;
 
-use super::report::{Lane, Noted};
+use super::report::{Noted, RunLane};
 use super::session::{Options, seconds};
 use super::stream::TaskStream;
 use super::task::{MOST_SPANS, StreamTask, TaskWork, Worker};
@@ -203,10 +203,10 @@ impl Worker {
     }
 
     /// Where it runs.
-    pub(super) fn lane(&self) -> Lane {
+    pub(super) fn lane(&self) -> RunLane {
         match self.index {
-            0 => Lane::Compute,
-            index => Lane::Stream(Id::from_index(index - 1)),
+            0 => RunLane::Compute,
+            index => RunLane::Stream(Id::from_index(index - 1)),
         }
     }
 }
