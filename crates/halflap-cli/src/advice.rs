@@ -1,6 +1,6 @@
 //! What a command says can be done about a step.
 
-use halflap::advise::{Advice, Case, advise};
+use halflap::advise::{Advice, AdviceCase, advise};
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Search};
 use halflap_report::{Advised, HeldByMemory};
@@ -23,7 +23,7 @@ pub struct Question<'a, T> {
 pub fn ask<T>(question: &Question<'_, T>) -> Result<Vec<Advice>, Failed> {
     let Question { source, search, decided, is_searched, is_mergeable } = question;
     let bar = Bar::new("looking for advice");
-    let advice = advise(&Case {
+    let advice = advise(&AdviceCase {
         workload: &source.workload,
         model: &source.model,
         search,

@@ -119,7 +119,7 @@ fn collectives_add_up(trace: &Trace, rank: &Rank, (first, compute): (i64, &[bool
     for (at, _) in compute.iter().enumerate().filter(|(_, computes)| !**computes) {
         let moment = first + at as i64;
         let runs =
-            |ran: halflap_report::observe::Stretch| ran.start.0 <= moment && moment < ran.end.0;
+            |ran: halflap_report::observe::BusyStretch| ran.start.0 <= moment && moment < ran.end.0;
         if let Some(place) = rank.collectives.iter().position(|collective| runs(collective.ran)) {
             charged[place] += 1.0;
         }

@@ -20,7 +20,7 @@ use crate::units::{Bytes, Nanos};
 use crate::workload::{Decided, Model, Priced, Search, SearchError, Workload};
 
 /// Orders that advice is asked for.
-pub struct Case<'a, T> {
+pub struct AdviceCase<'a, T> {
     /// The program.
     pub workload: &'a Workload,
     /// What it is simulated with.
@@ -125,9 +125,10 @@ const LONGEST: usize = 20_000;
 
 /// What helps, most first: options of the command, then changes of the program. `None` if it was
 /// stopped.
-pub fn advise<T>(case: &Case<'_, T>) -> Option<Vec<Advice>> {
+pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     let Some(entry) = case.decided.last() else { return Some(Vec::new()) };
-    let mut asked = Asked { case, step: entry.result.step_time(), at: 0.0, known: Vec::new() };
+    let mut asked =
+        AdviceSearch { case, step: entry.result.step_time(), at: 0.0, known: Vec::new() };
     let mut lines = asked.by_option();
     let mut others = asked.by_hand();
     if (case.progress)(1.0).is_break() {
@@ -145,7 +146,7 @@ pub fn advise<T>(case: &Case<'_, T>) -> Option<Vec<Advice>> {
 
 /// What differs from how the orders were found.
 #[derive(Clone, Copy)]
-struct Trial {
+struct AdviceTrial {
     /// How many times the memory limit.
     limit: f64,
     edges: Edges,
@@ -156,13 +157,13 @@ struct Trial {
 /// A trial, and which part of all the work it is.
 #[derive(Clone, Copy)]
 struct Attempt {
-    trial: Trial,
+    trial: AdviceTrial,
     from: f64,
     until: f64,
 }
 
 /// What came of a trial.
-struct Tried {
+struct AdviceTried {
     step_time: Nanos,
     /// Every unit's order.
     orders: Vec<Order>,
@@ -172,8 +173,8 @@ struct Tried {
     budget: Budget,
 }
 
-struct Asked<'a, T> {
-    case: &'a Case<'a, T>,
+struct AdviceSearch<'a, T> {
+    case: &'a AdviceCase<'a, T>,
     /// The step as it is.
     step: Nanos,
     /// Which part of the work is done.
@@ -182,9 +183,9 @@ struct Asked<'a, T> {
     known: Vec<Vec<Order>>,
 }
 
-impl<T> Asked<'_, T> {
-    fn plain(&self) -> Trial {
-        Trial { limit: 1.0, edges: self.case.search.edges, communication: 1.0 }
+impl<T> AdviceSearch<'_, T> {
+    fn plain(&self) -> AdviceTrial {
+        AdviceTrial { limit: 1.0, edges: self.case.search.edges, communication: 1.0 }
     }
 
     fn is_long(&self) -> bool {
@@ -213,7 +214,7 @@ impl<T> Asked<'_, T> {
         }
         let least = base * (1.0 - LEAST);
         lines.extend(self.memory(least));
-        let free = Trial { edges: Edges::Real, ..self.plain() };
+        let free = AdviceTrial { edges: Edges::Real, ..self.plain() };
         if self.case.search.edges == Edges::All
             && self.could_save(free)
             && let Some(tried) = self.try_out(free, 0.7)
@@ -221,7 +222,7 @@ impl<T> Asked<'_, T> {
             lines.push(self.line(Lever::FreeOrder, tried.step_time));
         }
         // However they are merged, collectives take some time.
-        if self.could_save(Trial { communication: 0.0, ..self.plain() })
+        if self.could_save(AdviceTrial { communication: 0.0, ..self.plain() })
             && let Some(found) = self.merged()
         {
             let Estimate { step_time, collectives, into, bytes } = found;
@@ -238,7 +239,7 @@ impl<T> Asked<'_, T> {
         let stalled = stalled(self.case).into_iter();
         let mut lines: Vec<Advice> =
             stalled.map(|(lever, time)| self.at_most(lever, time)).collect();
-        let half = Trial { communication: 0.5, ..self.plain() };
+        let half = AdviceTrial { communication: 0.5, ..self.plain() };
         if self.could_save(half)
             && let Some(tried) = self.try_out(half, 0.95)
         {
@@ -255,7 +256,7 @@ impl<T> Asked<'_, T> {
 
     /// The smallest of the limits that saves most of what memory can save.
     fn memory(&mut self, least: Nanos) -> Option<Advice> {
-        let of = |asked: &Self, limit| Trial { limit, ..asked.plain() };
+        let of = |asked: &Self, limit| AdviceTrial { limit, ..asked.plain() };
         let last = LIMITS.len() - 1;
         let most = of(self, LIMITS[last]);
         if self.gap(most).is_some_and(|gap| self.step - gap >= least) {
@@ -284,12 +285,12 @@ impl<T> Asked<'_, T> {
     }
 
     /// Whether a trial could save enough, as far as is known without a search.
-    fn could_save(&self, trial: Trial) -> bool {
+    fn could_save(&self, trial: AdviceTrial) -> bool {
         self.gap(trial).is_none_or(|gap| gap.0 > self.step.0 * LEAST)
     }
 
     /// How far a program of one unit is from what no order can beat.
-    fn gap(&self, trial: Trial) -> Option<Nanos> {
+    fn gap(&self, trial: AdviceTrial) -> Option<Nanos> {
         let [only] = self.case.decided else { return None };
         let limit = self.limit(&only.priced, trial);
         let machine = self.machine(&only.priced, trial, &[]);
@@ -297,7 +298,7 @@ impl<T> Asked<'_, T> {
         Some((self.step - bound.time).max(Nanos::ZERO))
     }
 
-    fn limit(&self, priced: &Priced, trial: Trial) -> Bytes {
+    fn limit(&self, priced: &Priced, trial: AdviceTrial) -> Bytes {
         let limit = self.case.search.memory.limit(priced.peak_before());
         // An order that was given may need more than the limit.
         let own = self.case.decided[priced.unit.index()].result.peak();
@@ -305,7 +306,7 @@ impl<T> Asked<'_, T> {
     }
 
     /// A quick search for orders of all units; what part of the work is done by then is shown.
-    fn try_out(&mut self, trial: Trial, until: f64) -> Option<Tried> {
+    fn try_out(&mut self, trial: AdviceTrial, until: f64) -> Option<AdviceTried> {
         let from = std::mem::replace(&mut self.at, until);
         if self.is_long() || (self.case.progress)(from).is_break() {
             return None;
@@ -321,7 +322,7 @@ impl<T> Asked<'_, T> {
         let budget = self.budget(&units);
         let peak = units.last()?.result.peak();
         let orders = units.into_iter().map(|unit| unit.result.order).collect();
-        Some(Tried { step_time: *steps.last()?, orders, peak, budget })
+        Some(AdviceTried { step_time: *steps.last()?, orders, peak, budget })
     }
 
     fn search(
@@ -351,7 +352,7 @@ impl<T> Asked<'_, T> {
     }
 
     /// What a unit runs on, with faster communication also in what it calls.
-    fn machine(&self, priced: &Priced, trial: Trial, steps: &[Nanos]) -> Machine {
+    fn machine(&self, priced: &Priced, trial: AdviceTrial, steps: &[Nanos]) -> Machine {
         let mut machine = priced.machine.clone();
         if trial.communication == 1.0 {
             return machine;
@@ -425,7 +426,7 @@ impl<T> Asked<'_, T> {
 }
 
 /// What compute stands still for in ways that no order changes, in one run of the entry.
-fn stalled<T>(case: &Case<'_, T>) -> Vec<(Lever, Nanos)> {
+fn stalled<T>(case: &AdviceCase<'_, T>) -> Vec<(Lever, Nanos)> {
     let Some(entry) = case.decided.last() else { return Vec::new() };
     let simulation = &entry.result.simulation;
     let mut exposures: Vec<&Exposure> = simulation.exposures.iter().collect();

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use halflap::advise::{Advice, Case, Lever, advise};
+use halflap::advise::{Advice, AdviceCase, Lever, advise};
 use halflap::graph::Edges;
 use halflap::import::read_graph;
 use halflap::memory::Budget;
@@ -24,7 +24,7 @@ fn found(workload: &Workload, search: &Search) -> Decision {
 
 fn asked(workload: &Workload, search: &Search) -> Vec<Advice> {
     let decision = found(workload, search);
-    advise(&Case {
+    advise(&AdviceCase {
         workload,
         model: &Model::default(),
         search,
@@ -92,7 +92,7 @@ fn lines_are_ranked_and_few_and_worth_it() {
 fn it_stops_when_told() {
     let (workload, search) = (workload("fsdp_llama_2"), quick(Edges::Real));
     let decision = found(&workload, &search);
-    let stopped = advise(&Case {
+    let stopped = advise(&AdviceCase {
         workload: &workload,
         model: &Model::default(),
         search: &search,

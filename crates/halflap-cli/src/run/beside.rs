@@ -3,7 +3,7 @@
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::units::Nanos;
-use halflap_report::measured::{PartRun, RankStep, Span, Step};
+use halflap_report::measured::{MeasuredSpan, PartRun, RankStep, Step};
 use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, RunLane, RunSpan as Ran};
 
 use super::measure::{Typical, met};
@@ -42,10 +42,10 @@ fn rank_step(graph: &Graph, program: &Prepared, spans: &[Ran], time: Nanos) -> R
 }
 
 /// A collective, from when all ranks had arrived, if known.
-fn transfer(graph: &Graph, label: &Label, span: &Ran) -> Option<Span> {
+fn transfer(graph: &Graph, label: &Label, span: &Ran) -> Option<MeasuredSpan> {
     let op = collective(graph, label)?;
     let start = met(span);
-    Some(Span { op, start, end: span.end.max(start) })
+    Some(MeasuredSpan { op, start, end: span.end.max(start) })
 }
 
 /// The collective that a label names: itself, or, where it is one instruction, its wait.
@@ -55,23 +55,23 @@ fn collective(graph: &Graph, label: &Label) -> Option<OpId> {
 }
 
 /// The wait of a collective.
-fn wait(graph: &Graph, label: &Label, span: &Ran) -> Option<Span> {
+fn wait(graph: &Graph, label: &Label, span: &Ran) -> Option<MeasuredSpan> {
     let collective = collective(graph, label)?;
     let op = graph.waited_by(collective).first().copied();
     // One that is synchronous is its own wait.
     let op = op.or((graph.kind(collective) == OpKind::SyncCollective).then_some(collective))?;
-    Some(Span { op, start: span.start, end: span.end })
+    Some(MeasuredSpan { op, start: span.start, end: span.end })
 }
 
 /// What a kernel computes: each instruction in turn, for its share of the time.
-fn kernels(graph: &Graph, label: &Label, span: &Ran) -> Vec<Span> {
+fn kernels(graph: &Graph, label: &Label, span: &Ran) -> Vec<MeasuredSpan> {
     let whole = [(label.name.clone(), 1.0)];
     let shares = if label.shares.is_empty() { &whole[..] } else { &label.shares };
     let mut now = span.start;
     let mut each = Vec::new();
     for (name, share) in shares {
         let end = now + (span.end - span.start) * *share;
-        each.extend(graph.find(name).map(|op| Span { op, start: now, end }));
+        each.extend(graph.find(name).map(|op| MeasuredSpan { op, start: now, end }));
         now = end;
     }
     each

@@ -265,7 +265,7 @@ fn of_peers(peers: &RankPeers, clock_ahead: Option<Nanos>) -> PeersJson {
 }
 
 fn groups(rank: &Rank) -> Vec<GroupJson<'_>> {
-    let group = |group: &'_ crate::observe::Group| {
+    let group = |group: &'_ crate::observe::TraceGroup| {
         (group.name.text(), matches!(group.name, GroupName::Named(_)))
     };
     rank.groups

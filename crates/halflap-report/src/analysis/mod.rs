@@ -12,7 +12,7 @@ pub(super) use text::idle_text;
 pub use text::render_analysis;
 
 use super::text::{count, printable, ranks};
-use crate::observe::{Analysis, Group, GroupName, KernelUse, Oddities, Processor, Rank};
+use crate::observe::{Analysis, GroupName, KernelUse, Oddities, Processor, Rank, TraceGroup};
 use crate::rates::KernelRate;
 use halflap::units::{Flops, Nanos};
 
@@ -141,7 +141,7 @@ pub(super) fn kernel_rate(uses: &[(&Rank, &KernelUse)]) -> Option<KernelRate> {
 }
 
 /// A group's name and members, as text.
-pub(super) fn group_text(group: &Group) -> (String, String) {
+pub(super) fn group_text(group: &TraceGroup) -> (String, String) {
     let name = match group.description.as_str() {
         "" | "undefined" => group.name.text(),
         description => format!("{} ({description})", group.name.text()),

@@ -8,7 +8,7 @@ use super::{analysis_advice, analysis_notes, group_text, kernel_rate, work_name}
 use crate::advice::render_lines;
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Class, KernelUse, Match, Member, ObservedCollective, Processor, Rank, RankSpent,
+    Analysis, Class, KernelUse, Match, ObservedCollective, PeerLaunch, Processor, Rank, RankSpent,
 };
 use crate::printable;
 use crate::rates::{Moved, mean_bus_rate, percent as percent_of};
@@ -249,9 +249,9 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
         number("hidden").optional(),
     ]);
     columns.extend([Column::text("behind"), Column::text("compute stood still longest")]);
-    let exposed = |of: &Member| analysis.ranks[of.rank].collectives[of.collective].exposed;
+    let exposed = |of: &PeerLaunch| analysis.ranks[of.rank].collectives[of.collective].exposed;
     let longest = shown.iter().map(exposed).fold(Nanos::ZERO, Nanos::max);
-    let row = |&Member { rank: place, collective }: &Member| {
+    let row = |&PeerLaunch { rank: place, collective }: &PeerLaunch| {
         let rank = &analysis.ranks[place];
         let rate = analysis.rates[place][collective];
         let collective = &rank.collectives[collective];
@@ -283,17 +283,17 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
 }
 
 /// The most exposed launches, few of the same collective; how many more are exposed, and how long.
-fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<Member>, usize, Nanos) {
-    let of = |member: &Member| &analysis.ranks[member.rank].collectives[member.collective];
+fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<PeerLaunch>, usize, Nanos) {
+    let of = |member: &PeerLaunch| &analysis.ranks[member.rank].collectives[member.collective];
     let matches = analysis.matches_of();
-    let mut all: Vec<Member> = Vec::new();
+    let mut all: Vec<PeerLaunch> = Vec::new();
     for (rank, of) in analysis.ranks.iter().enumerate() {
         let exposed = of
             .collectives
             .iter()
             .enumerate()
             .filter(|(_, collective)| collective.exposed > Nanos::ZERO);
-        all.extend(exposed.map(|(collective, _)| Member { rank, collective }));
+        all.extend(exposed.map(|(collective, _)| PeerLaunch { rank, collective }));
     }
     // Ranks that do the same have the same times: the first launches of all come before the first rank's others.
     all.sort_by(|a, b| {

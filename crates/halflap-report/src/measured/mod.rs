@@ -58,14 +58,14 @@ pub struct PartRun {
     /// When it returned.
     pub end: Nanos,
     /// What the rank itself did: kernels, issuing collectives, waiting for them.
-    pub ran: Vec<Span>,
+    pub ran: Vec<MeasuredSpan>,
     /// Collectives on the wire, from when all their ranks had arrived.
-    pub transfers: Vec<Span>,
+    pub transfers: Vec<MeasuredSpan>,
 }
 
 /// An operation from when until when.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Span {
+pub struct MeasuredSpan {
     /// Which.
     pub op: OpId,
     /// From when.
@@ -74,7 +74,7 @@ pub struct Span {
     pub end: Nanos,
 }
 
-impl Span {
+impl MeasuredSpan {
     /// How long.
     pub fn time(&self) -> Nanos {
         self.end - self.start
@@ -227,7 +227,7 @@ fn differences(step: &Step, place: usize, simulation: &Simulation) -> Vec<OpDiff
 }
 
 /// What each operation took, in the mean of the lists that have it.
-fn means<'a>(len: usize, lists: impl Iterator<Item = &'a [Span]>) -> Vec<Option<Nanos>> {
+fn means<'a>(len: usize, lists: impl Iterator<Item = &'a [MeasuredSpan]>) -> Vec<Option<Nanos>> {
     let mut sums = vec![(0.0, 0); len];
     for span in lists.flatten() {
         let (sum, count) = &mut sums[span.op.index()];

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::measured::{PartRun, RankStep, Span, Step, StepPart};
+use crate::measured::{MeasuredSpan, PartRun, RankStep, Step, StepPart};
 use halflap::cost::{CostError, Times};
 use halflap::graph::Graph;
 use halflap::import::{ImportError, read_graph, unzip};
@@ -173,11 +173,11 @@ fn read_run(graph: &Graph, raw: RawRun) -> Result<PartRun, String> {
                 ));
             }
             match seen.insert(op) {
-                true => Ok(Span { op, start: Nanos(raw.start_ns), end: Nanos(raw.end_ns) }),
+                true => Ok(MeasuredSpan { op, start: Nanos(raw.start_ns), end: Nanos(raw.end_ns) }),
                 false => Err(format!("'{}' is there twice", raw.name)),
             }
         };
-        raw.into_iter().map(span).collect::<Result<Vec<Span>, String>>()
+        raw.into_iter().map(span).collect::<Result<Vec<MeasuredSpan>, String>>()
     };
     let (ran, transfers) = (spans(raw.ran)?, spans(raw.transfers)?);
     if let Some(other) = transfers.iter().find(|span| !graph.kind(span.op).is_collective()) {

@@ -4,7 +4,7 @@
 //! that launched the kernel lies within the operator, on the same thread. Of the kernels of one
 //! product the longest does the work; the others prepare it or sum up parts.
 
-use super::busy::Stretch;
+use super::busy::BusyStretch;
 use super::idle::Launched;
 use super::trace::{Moment, Slice};
 use crate::observe::ids::{KernelId, ThreadId};
@@ -15,7 +15,7 @@ use halflap::units::{Flops, Nanos};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Product {
     pub(super) thread: ThreadId,
-    pub(super) when: Stretch,
+    pub(super) when: BusyStretch,
     pub(super) flops: Flops,
 }
 

@@ -6,19 +6,19 @@ use serde_json::Value;
 use super::arithmetic::arithmetic;
 use super::class::{Category, is_runtime};
 use super::error::TraceError;
-use super::event::{Event, unquoted};
+use super::event::{TraceEvent, unquoted};
 use super::groups::group;
 use super::host::{Host, gathered};
 use super::idle::HostCalls;
-use super::scan::{Cursor, ScanStop, decode};
+use super::scan::{JsonCursor, ScanStop, decode};
 use super::trace::{Oddities, Processor, Trace};
 use super::window::Within;
-use super::work::{TraceLimits, Work};
+use super::work::{TraceLimits, TraceWork};
 
-pub(super) struct Builder {
-    gpu: Work,
+pub(super) struct TraceBuilder {
+    gpu: TraceWork,
     host: Host,
-    job: Job,
+    job: DistributedJob,
     devices: Vec<DeviceProperties>,
     open_list: bool,
     pub(super) events: u64,
@@ -26,7 +26,7 @@ pub(super) struct Builder {
 
 /// What `distributedInfo` says.
 #[derive(Debug, Default, Deserialize)]
-struct Job {
+struct DistributedJob {
     rank: Option<Value>,
     world_size: Option<Value>,
     backend: Option<Value>,
@@ -41,21 +41,21 @@ struct DeviceProperties {
     name: String,
 }
 
-impl Builder {
-    pub(super) fn new(limits: TraceLimits) -> Builder {
-        let (gpu, host) = (Work::new(Processor::Gpu, limits), Host::new(limits));
-        let (job, devices) = (Job::default(), Vec::new());
-        Builder { gpu, host, job, devices, open_list: false, events: 0 }
+impl TraceBuilder {
+    pub(super) fn new(limits: TraceLimits) -> TraceBuilder {
+        let (gpu, host) = (TraceWork::new(Processor::Gpu, limits), Host::new(limits));
+        let (job, devices) = (DistributedJob::default(), Vec::new());
+        TraceBuilder { gpu, host, job, devices, open_list: false, events: 0 }
     }
 
     /// Reads one event, and keeps it if it is work.
     #[inline]
     pub(super) fn event(
         &mut self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut JsonCursor<'_>,
         within: &mut Within,
     ) -> Result<(), ScanStop> {
-        let mut event = Event::default();
+        let mut event = TraceEvent::default();
         let read = event.read(cursor).and_then(|()| self.keep(&event, cursor.at()));
         if read.is_err() {
             within.name =
@@ -66,7 +66,7 @@ impl Builder {
 
     /// Keeps an event that ended at `at`, if it is work.
     #[inline]
-    fn keep(&mut self, event: &Event<'_>, at: usize) -> Result<(), ScanStop> {
+    fn keep(&mut self, event: &TraceEvent<'_>, at: usize) -> Result<(), ScanStop> {
         self.events += 1;
         let category = event.category.map(unquoted).unwrap_or_default();
         if is_runtime(category) && event.phase == Some(b"\"X\"") {
@@ -95,7 +95,7 @@ impl Builder {
     }
 
     pub(super) fn distributed_info(&mut self, text: &[u8]) -> Result<(), TraceError> {
-        let job = serde_json::from_slice::<Option<Job>>(text);
+        let job = serde_json::from_slice::<Option<DistributedJob>>(text);
         self.job = job
             .map_err(|error| TraceError::DistributedInfo(error.to_string()))?
             .unwrap_or_default();

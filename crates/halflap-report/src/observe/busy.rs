@@ -12,22 +12,23 @@ use halflap::units::Nanos;
 
 /// A time without a break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stretch {
+pub struct BusyStretch {
     /// When it begins.
     pub start: Moment,
     /// When it ends; later than it begins.
     pub end: Moment,
 }
 
-impl Stretch {
+impl BusyStretch {
     /// How long it is.
     pub fn time(&self) -> Nanos {
         self.end - self.start
     }
 
     /// What two stretches share, if anything.
-    pub fn shared(&self, other: &Stretch) -> Option<Stretch> {
-        let shared = Stretch { start: self.start.max(other.start), end: self.end.min(other.end) };
+    pub fn shared(&self, other: &BusyStretch) -> Option<BusyStretch> {
+        let shared =
+            BusyStretch { start: self.start.max(other.start), end: self.end.min(other.end) };
         (shared.start < shared.end).then_some(shared)
     }
 }
@@ -35,7 +36,7 @@ impl Stretch {
 /// A set of moments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busy {
-    stretches: Vec<Stretch>,
+    stretches: Vec<BusyStretch>,
     /// For each stretch, the nanoseconds of all before it.
     before: Vec<i64>,
     total: i64,
@@ -43,9 +44,9 @@ pub struct Busy {
 
 impl Busy {
     /// When at least one of the intervals runs; they must ascend by start.
-    pub fn union(intervals: impl Iterator<Item = Stretch>) -> Busy {
+    pub fn union(intervals: impl Iterator<Item = BusyStretch>) -> Busy {
         let mut busy = Busy::default();
-        let mut open: Option<Stretch> = None;
+        let mut open: Option<BusyStretch> = None;
         for next in intervals.filter(|next| next.start < next.end) {
             match &mut open {
                 Some(stretch) if next.start <= stretch.end => {
@@ -58,7 +59,7 @@ impl Busy {
         busy
     }
 
-    fn push(&mut self, stretch: Option<Stretch>) {
+    fn push(&mut self, stretch: Option<BusyStretch>) {
         let Some(stretch) = stretch else { return };
         self.before.push(self.total);
         self.total += stretch.end.0 - stretch.start.0;
@@ -78,10 +79,10 @@ impl Busy {
             for taken in
                 other.stretches[next..].iter().take_while(|taken| taken.start < stretch.end)
             {
-                left.push((start < taken.start).then_some(Stretch { start, end: taken.start }));
+                left.push((start < taken.start).then_some(BusyStretch { start, end: taken.start }));
                 start = taken.end;
             }
-            left.push((start < stretch.end).then_some(Stretch { start, end: stretch.end }));
+            left.push((start < stretch.end).then_some(BusyStretch { start, end: stretch.end }));
         }
         left
     }
@@ -103,7 +104,7 @@ impl Busy {
     }
 
     /// How much of it lies between two moments.
-    pub fn within(&self, range: Stretch) -> Nanos {
+    pub fn within(&self, range: BusyStretch) -> Nanos {
         Nanos((self.up_to(range.end) - self.up_to(range.start)).max(0) as f64)
     }
 
@@ -119,13 +120,13 @@ impl Busy {
     }
 
     /// Its parts between two moments, ascending.
-    pub fn parts(&self, range: Stretch) -> impl Iterator<Item = Stretch> {
+    pub fn parts(&self, range: BusyStretch) -> impl Iterator<Item = BusyStretch> {
         let first = self.stretches.partition_point(|stretch| stretch.end <= range.start);
         self.stretches[first..].iter().map_while(move |stretch| stretch.shared(&range))
     }
 
     /// All of it, ascending.
-    pub fn stretches(&self) -> &[Stretch] {
+    pub fn stretches(&self) -> &[BusyStretch] {
         &self.stretches
     }
 }
@@ -171,8 +172,8 @@ impl Computing {
 
 impl Slice {
     /// When it ran.
-    pub fn stretch(&self) -> Stretch {
-        Stretch { start: self.start, end: self.end }
+    pub fn stretch(&self) -> BusyStretch {
+        BusyStretch { start: self.start, end: self.end }
     }
 }
 
@@ -184,7 +185,7 @@ mod tests {
         Busy::union(
             intervals
                 .iter()
-                .map(|&(start, end)| Stretch { start: Moment(start), end: Moment(end) }),
+                .map(|&(start, end)| BusyStretch { start: Moment(start), end: Moment(end) }),
         )
     }
 
@@ -199,7 +200,7 @@ mod tests {
         let b = busy(&[(1, 2), (6, 11), (12, 13), (19, 30)]);
         assert_eq!(pairs(&a.without(&b)), [(0, 1), (2, 6), (11, 12), (13, 19)]);
         assert_eq!(pairs(&a.and(&b)), [(1, 2), (6, 7), (10, 11), (12, 13), (19, 20)]);
-        let range = |start, end| Stretch { start: Moment(start), end: Moment(end) };
+        let range = |start, end| BusyStretch { start: Moment(start), end: Moment(end) };
         assert_eq!(a.within(range(-5, 12)), Nanos(9.0));
         assert_eq!(a.within(range(3, 4)), Nanos(1.0));
         assert_eq!(a.parts(range(6, 11)).count(), 2);

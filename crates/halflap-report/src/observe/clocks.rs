@@ -6,7 +6,7 @@
 //! most collectives fall together, the closer the more they count: an offset of a whole training
 //! step pairs many, but none closely.
 
-use super::peers::{Member, SharedGroups, TimedMember, of, pair_ends};
+use super::peers::{PeerLaunch, SharedGroups, TimedMember, of, pair_ends};
 use super::rank::Rank;
 use halflap::units::Nanos;
 
@@ -59,10 +59,10 @@ fn lists(
     groups: &SharedGroups,
     a: usize,
     b: usize,
-) -> impl Iterator<Item = (&[Member], &[Member])> {
+) -> impl Iterator<Item = (&[PeerLaunch], &[PeerLaunch])> {
     groups.launches.iter().filter_map(move |lists| {
         let of = |rank: usize| lists.iter().find(|list| list[0].rank == rank);
-        let cut = |list: &'_ [Member]| list.len().min(LOOKED_AT);
+        let cut = |list: &'_ [PeerLaunch]| list.len().min(LOOKED_AT);
         let (a, b) = (of(a)?, of(b)?);
         Some((&a[..cut(a)], &b[..cut(b)]))
     })
@@ -71,7 +71,7 @@ fn lists(
 /// The offset of the second clock against the first that makes most ends fall together.
 fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) -> Option<i64> {
     let none: Vec<Option<Nanos>> = vec![None; ranks.len()];
-    let timed = |list: &[Member]| -> Vec<TimedMember> {
+    let timed = |list: &[PeerLaunch]| -> Vec<TimedMember> {
         list.iter().map(|member| TimedMember::of(ranks, member, &none)).collect()
     };
     let lists = lists(groups, first, second).map(|(a, b)| (timed(a), timed(b)));

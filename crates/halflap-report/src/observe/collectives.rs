@@ -4,7 +4,7 @@
 //! the others are charged only with what they expose beyond it. So every exposed moment is charged
 //! once, and the charges add up to the rank's exposed time.
 
-use super::busy::{Busy, Computing, Stretch};
+use super::busy::{Busy, BusyStretch, Computing};
 use super::class::Class;
 use super::trace::{Moment, Slice, Trace};
 use crate::observe::ids::{KernelId, LaneId};
@@ -20,7 +20,7 @@ const HIDERS: usize = 3;
 #[non_exhaustive]
 pub struct ObservedCollective {
     /// When.
-    pub ran: Stretch,
+    pub ran: BusyStretch,
     /// Its kernel.
     pub kernel: KernelId,
     /// Its stream.
@@ -48,7 +48,7 @@ pub struct ObservedCollective {
 #[non_exhaustive]
 pub struct Stall {
     /// When, as far as it is charged to the collective.
-    pub when: Stretch,
+    pub when: BusyStretch,
     /// The kernel after which compute stopped, unless there was none.
     pub after: Option<KernelId>,
     /// The kernel with which it went on, if it did.
@@ -74,7 +74,7 @@ pub(super) fn collectives(
     let collective = |slice: &Slice| {
         let launch = slice.launch.map(|launch| trace.launches[launch])?;
         let ran = slice.stretch();
-        let own = Stretch { start: ran.start.max(charged_until), end: ran.end };
+        let own = BusyStretch { start: ran.start.max(charged_until), end: ran.end };
         charged_until = charged_until.max(ran.end);
         let stall = exposed
             .parts(own)
@@ -117,7 +117,7 @@ impl<'a> Hiders<'a> {
     }
 
     /// The kernels with the longest overlap with a collective; collectives must be sorted by start.
-    fn of(&mut self, ran: Stretch) -> Vec<(KernelId, Nanos)> {
+    fn of(&mut self, ran: BusyStretch) -> Vec<(KernelId, Nanos)> {
         while let Some(slice) = self.slices.get(self.next).filter(|slice| slice.start <= ran.start)
         {
             self.running.push(slice);

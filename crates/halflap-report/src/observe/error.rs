@@ -2,13 +2,13 @@
 
 use thiserror::Error;
 
-use super::scan::Fault;
+use super::scan::ScanFault;
 use crate::printable;
 
 /// Where in a trace something is wrong, in the unpacked text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct TracePlace {
     /// The number of bytes before it.
     pub byte: u64,
     /// The line, from 1.
@@ -21,7 +21,7 @@ pub struct Place {
     pub name: String,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for TracePlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "line {} column {} (byte {})", self.line, self.column, self.byte)?;
         match (self.event, self.name.is_empty()) {
@@ -41,13 +41,13 @@ pub enum TraceError {
     #[error("cannot be read after {after} unpacked bytes: {error}")]
     Unreadable { after: u64, error: std::io::Error },
     #[error("{place}: {problem}")]
-    Wrong { place: Box<Place>, problem: String },
+    Wrong { place: Box<TracePlace>, problem: String },
     #[error(
         "{place}: the text ends here, in the middle of it; the trace is cut off and must be whole"
     )]
-    CutOff { place: Box<Place> },
+    CutOff { place: Box<TracePlace> },
     #[error("{place}: one value is larger than {} MiB; no profiler writes such", most >> 20)]
-    TooLarge { place: Box<Place>, most: usize },
+    TooLarge { place: Box<TracePlace>, most: usize },
     #[error(
         "no 'traceEvents': a trace is a JSON object with a list of that name, as torch.profiler's export_chrome_trace writes it, or such a list alone"
     )]
@@ -66,16 +66,16 @@ pub enum TraceError {
     DistributedInfo(String),
 }
 
-impl Fault {
+impl ScanFault {
     /// In words.
     pub(super) fn describe(&self) -> String {
         match self {
-            Fault::Expected(what) => format!("not JSON: {what} should stand here"),
-            Fault::TooDeep => "lists and objects stand in each other too deep".to_owned(),
-            Fault::Field { name, found, right } => {
+            ScanFault::Expected(what) => format!("not JSON: {what} should stand here"),
+            ScanFault::TooDeep => "lists and objects stand in each other too deep".to_owned(),
+            ScanFault::Field { name, found, right } => {
                 format!("'{name}' is {}; it must be {right}", printable(found))
             }
-            Fault::TooMany { what, most } => {
+            ScanFault::TooMany { what, most } => {
                 format!("more than {most} {what}: profile fewer steps")
             }
         }

@@ -4,11 +4,11 @@
 //! counts, as for every JSON reader. The fields inside `args` are read in a second pass and only
 //! for GPU work and collectives, a small part of a trace.
 
-use super::scan::{Cursor, ScanStop};
+use super::scan::{JsonCursor, ScanStop};
 
 /// The fields of an event that anybody needs, each with its text, strings with their quotes.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Event<'a> {
+pub(super) struct TraceEvent<'a> {
     pub(super) phase: Option<&'a [u8]>,
     pub(super) category: Option<&'a [u8]>,
     pub(super) name: Option<&'a [u8]>,
@@ -19,10 +19,10 @@ pub(super) struct Event<'a> {
     pub(super) args: Option<&'a [u8]>,
 }
 
-impl<'a> Event<'a> {
+impl<'a> TraceEvent<'a> {
     /// Reads an event into `self`, which keeps what was read if it cannot be read to its end.
     #[inline]
-    pub(super) fn read(&mut self, cursor: &mut Cursor<'a>) -> Result<(), ScanStop> {
+    pub(super) fn read(&mut self, cursor: &mut JsonCursor<'a>) -> Result<(), ScanStop> {
         cursor.fields(|cursor, key| {
             let value = Some(cursor.value()?);
             match key {
@@ -43,7 +43,7 @@ impl<'a> Event<'a> {
 
 /// What `args` of an event may say.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Args<'a> {
+pub(super) struct EventArgs<'a> {
     pub(super) device: Option<&'a [u8]>,
     pub(super) correlation: Option<&'a [u8]>,
     pub(super) stream: Option<&'a [u8]>,
@@ -60,13 +60,13 @@ pub(super) struct Args<'a> {
     pub(super) input_types: Option<&'a [u8]>,
 }
 
-impl<'a> Args<'a> {
+impl<'a> EventArgs<'a> {
     /// Reads an event's `args`; empty if they are not an object.
-    pub(super) fn of(text: Option<&'a [u8]>) -> Args<'a> {
-        let mut args = Args::default();
+    pub(super) fn of(text: Option<&'a [u8]>) -> EventArgs<'a> {
+        let mut args = EventArgs::default();
         let Some(text) = text.filter(|text| text.first() == Some(&b'{')) else { return args };
         // It was stepped over once, so it is whole and right.
-        let _ = Cursor::new(text).fields(|cursor, key| {
+        let _ = JsonCursor::new(text).fields(|cursor, key| {
             let value = Some(cursor.value()?);
             match key {
                 b"device" => args.device = value,

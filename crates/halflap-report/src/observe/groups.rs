@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::trace::{Group, GroupName};
-use super::work::RawGroup;
+use super::trace::{GroupName, TraceGroup};
+use super::work::RawTraceGroup;
 
 /// A group with its ranks: as its launches list them or, where that list is cut short, as the job's
 /// configuration does.
-pub(super) fn group(raw: &RawGroup, config: &Value) -> Group {
+pub(super) fn group(raw: &RawTraceGroup, config: &Value) -> TraceGroup {
     if raw.name == GroupName::Gloo {
         return gloo_group(config);
     }
@@ -16,12 +16,12 @@ pub(super) fn group(raw: &RawGroup, config: &Value) -> Group {
     let ranks: Option<Vec<u32>> =
         ranks(&raw.ranks).or(configured).filter(|ranks| !ranks.is_empty());
     let size = raw.size.or(ranks.as_ref().map(|ranks| ranks.len() as u32));
-    Group { name: raw.name.clone(), description: raw.description.clone(), size, ranks }
+    TraceGroup { name: raw.name.clone(), description: raw.description.clone(), size, ranks }
 }
 
 /// The group of gloo collectives that do not name one: the job's only group. Groups of one rank do
 /// not count.
-fn gloo_group(config: &Value) -> Group {
+fn gloo_group(config: &Value) -> TraceGroup {
     let over_gloo = |entry: &&Value| {
         entry["backend_config"].as_str().is_none_or(|backends| backends.contains("gloo"))
     };
@@ -30,18 +30,18 @@ fn gloo_group(config: &Value) -> Group {
         .map(|entry| (entry, configured_ranks(entry).filter(|ranks| !ranks.is_empty())))
         .filter(|(_, ranks)| ranks.as_ref().is_none_or(|ranks| ranks.len() > 1))
         .collect();
-    let unknown = |name| Group { name, description: String::new(), size: None, ranks: None };
+    let unknown = |name| TraceGroup { name, description: String::new(), size: None, ranks: None };
     let Some((first, ranks)) = groups.first() else { return unknown(GroupName::Gloo) };
     if groups.iter().any(|(_, others)| others != ranks) {
         return unknown(GroupName::OneOf(groups.len()));
     }
     let size = ranks.as_ref().map(|ranks| ranks.len() as u32);
-    let group = Group { size, ranks: ranks.clone(), ..unknown(GroupName::Gloo) };
+    let group = TraceGroup { size, ranks: ranks.clone(), ..unknown(GroupName::Gloo) };
     match groups.len() {
         1 => {
             let description =
                 first["pg_desc"].as_str().unwrap_or_default().chars().take(200).collect();
-            Group { name: GroupName::Named(name(first)), description, ..group }
+            TraceGroup { name: GroupName::Named(name(first)), description, ..group }
         }
         _ => group,
     }

@@ -8,13 +8,13 @@
 //! the operator that began first or, outside of operators, what else began last: an operator
 //! represents all that it calls, compiled code only what is not recorded in it.
 
-use super::busy::{Busy, Stretch};
+use super::busy::{Busy, BusyStretch};
 use super::class::{Category, Role};
 use super::error::TraceError;
-use super::event::{Event, unquoted};
+use super::event::{TraceEvent, unquoted};
 use super::scan::decode;
-use super::trace::{Group, Launch, Moment, Processor, Slice};
-use super::work::{TraceLimits, Work};
+use super::trace::{Moment, Processor, Slice, TraceGroup, TraceLaunch};
+use super::work::{TraceLimits, TraceWork};
 use crate::observe::ids::LaunchId;
 use crate::printable;
 use halflap::collective::CollectiveKind;
@@ -23,11 +23,11 @@ use halflap::units::Bytes;
 
 /// What the CPU did, while it may count.
 pub(super) struct Host {
-    work: Option<Work>,
+    work: Option<TraceWork>,
     /// For each kernel, what it is.
     roles: Vec<Role>,
     /// For each lane, the last operator that was kept.
-    outer: Vec<Option<Stretch>>,
+    outer: Vec<Option<BusyStretch>>,
     /// How many collectives of gloo there are.
     pub(super) gloo: u64,
     /// Why it cannot be read: irrelevant, if there is GPU work.
@@ -36,7 +36,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(limits: TraceLimits) -> Host {
-        let work = Some(Work::new(Processor::Cpu, limits));
+        let work = Some(TraceWork::new(Processor::Cpu, limits));
         Host { work, roles: Vec::new(), outer: Vec::new(), gloo: 0, refused: None }
     }
 
@@ -50,7 +50,7 @@ impl Host {
 
     /// Keeps event `number`, if it is work.
     #[inline]
-    pub(super) fn add(&mut self, event: &Event<'_>, category: Category, number: u64) {
+    pub(super) fn add(&mut self, event: &TraceEvent<'_>, category: Category, number: u64) {
         let gloo = event.name.is_some_and(|name| Role::is_gloo(unquoted(name)));
         self.gloo += u64::from(gloo);
         if gloo || category == Category::Operator {
@@ -58,7 +58,7 @@ impl Host {
         }
     }
 
-    fn keep(&mut self, event: &Event<'_>, category: Category, number: u64) {
+    fn keep(&mut self, event: &TraceEvent<'_>, category: Category, number: u64) {
         let Some(work) = &mut self.work else { return };
         let before = work.slices.len();
         if let Err(fault) = work.add(event, category) {
@@ -86,12 +86,12 @@ impl Host {
     }
 
     /// What it did, if gloo communicated.
-    pub(super) fn finish(self, events: u64) -> Result<Work, TraceError> {
+    pub(super) fn finish(self, events: u64) -> Result<TraceWork, TraceError> {
         if let Some(problem) = self.refused.filter(|_| self.gloo > 0) {
             return Err(TraceError::Host(problem));
         }
         let negative = self.work.as_ref().map_or(0, |work| work.oddities.negative);
-        let collectives = |work: &Work| !work.launches.is_empty();
+        let collectives = |work: &TraceWork| !work.launches.is_empty();
         let Some(mut work) = self.work.filter(collectives) else {
             return Err(match self.gloo > 0 && negative > 0 {
                 true => TraceError::OnlyNegative { of: Processor::Cpu.name(), negative },
@@ -106,7 +106,7 @@ impl Host {
 
 /// Whether compiled code starts collectives and the profiler saw no wait for them: code that C++
 /// drives waits without the operator.
-fn unseen_waits(work: &Work) -> bool {
+fn unseen_waits(work: &TraceWork) -> bool {
     let kernels = work.kernels.items().as_slice();
     let functional = |wait: bool| {
         kernels.iter().any(|kernel| {
@@ -134,8 +134,8 @@ fn computed(mut slices: Vec<Slice>, roles: &[Role]) -> Vec<Slice> {
             continue;
         }
         let end = thread.iter().map(|slice| slice.end).max().unwrap_or(thread[0].start);
-        let free =
-            Busy::union(std::iter::once(Stretch { start: thread[0].start, end })).without(&calls);
+        let free = Busy::union(std::iter::once(BusyStretch { start: thread[0].start, end }))
+            .without(&calls);
         let operators = first_begun(of(Role::Operator));
         let outside = free.without(&Busy::union(operators.iter().map(Slice::stretch)));
         cut(&operators, &free, &mut found);
@@ -204,7 +204,10 @@ impl OpenEvents {
 }
 
 /// What a rank receives in a gather is what it sends, of each rank of the group.
-pub(super) fn gathered(launches: &mut IdVec<LaunchId, Launch>, groups: &IdVec<GroupId, Group>) {
+pub(super) fn gathered(
+    launches: &mut IdVec<LaunchId, TraceLaunch>,
+    groups: &IdVec<GroupId, TraceGroup>,
+) {
     for launch in launches
         .as_mut_slice()
         .iter_mut()

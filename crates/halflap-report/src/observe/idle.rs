@@ -4,7 +4,7 @@
 //! for the GPU, or was busy with something else. From then on the launch was under way; what takes
 //! longer than launches do is waiting for data, of another stream or of a copy.
 
-use super::busy::{Busy, Stretch};
+use super::busy::{Busy, BusyStretch};
 use super::trace::{Moment, Slice};
 use crate::observe::ids::ThreadId;
 use halflap::units::Nanos;
@@ -29,7 +29,7 @@ pub(super) struct Launched {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostCall {
     pub(super) correlation: i64,
-    pub(super) when: Stretch,
+    pub(super) when: BusyStretch,
     pub(super) thread: ThreadId,
     /// Whether the host waits in it until the GPU has come so far.
     pub(super) is_wait: bool,
@@ -76,7 +76,7 @@ impl HostCalls {
         });
         let mut launched: Vec<Launched> = launched.collect();
         launched.sort_unstable();
-        let mut waits: Vec<Stretch> =
+        let mut waits: Vec<BusyStretch> =
             calls.iter().filter(|call| call.is_wait).map(|call| call.when).collect();
         waits.sort_by_key(|wait| wait.start);
         HostCalls { launched, waits: Busy::union(waits.into_iter()) }
@@ -88,19 +88,19 @@ impl Idle {
     pub(super) fn of(busy: &Busy, calls: &HostCalls) -> Idle {
         let mut idle = Idle::default();
         for pair in busy.stretches().windows(2) {
-            idle.add(Stretch { start: pair[0].end, end: pair[1].start }, calls);
+            idle.add(BusyStretch { start: pair[0].end, end: pair[1].start }, calls);
         }
         idle
     }
 
-    fn add(&mut self, gap: Stretch, calls: &HostCalls) {
+    fn add(&mut self, gap: BusyStretch, calls: &HostCalls) {
         let next = calls.launched.partition_point(|launched| launched.start < gap.end);
         let Some(next) = calls.launched.get(next).filter(|next| next.start == gap.end) else {
             self.unknown += gap.time();
             return;
         };
         let called = next.called.clamp(gap.start, gap.end);
-        let until_called = Stretch { start: gap.start, end: called };
+        let until_called = BusyStretch { start: gap.start, end: called };
         let waited = calls.waits.within(until_called);
         self.synchronisation += waited;
         self.host += called - gap.start - waited;
@@ -133,8 +133,8 @@ mod tests {
     use crate::observe::ids::{KernelId, LaneId};
     use halflap::ids::Id;
 
-    fn stretch(start: i64, end: i64) -> Stretch {
-        Stretch { start: Moment(start), end: Moment(end) }
+    fn stretch(start: i64, end: i64) -> BusyStretch {
+        BusyStretch { start: Moment(start), end: Moment(end) }
     }
 
     /// Work at 0 to 100, 1,000 to 1,100 and 60,000 to 60,100 and 70,000 to 70,100: launched before the

@@ -11,30 +11,30 @@
 
 use std::io::Read;
 
-use super::build::Builder;
+use super::build::TraceBuilder;
 use super::error::TraceError;
-use super::scan::Fault;
+use super::scan::ScanFault;
 use super::trace::Trace;
-use super::window::Window;
+use super::window::TextWindow;
 use super::work::TraceLimits;
 
 /// Reads a trace from its unpacked text.
 pub fn read_trace(source: impl Read, limits: TraceLimits) -> Result<Trace, TraceError> {
-    let mut window = Window::new(source);
+    let mut window = TextWindow::new(source);
     window.skip_mark()?;
-    let mut builder = Builder::new(limits);
+    let mut builder = TraceBuilder::new(limits);
     match first(&mut window)? {
         b'[' => bare_list(&mut window, &mut builder)?,
         _ => object(&mut window, &mut builder)?,
     }
     if !window.at_end()? {
-        return Err(window.wrong(0, &Fault::Expected("nothing more")));
+        return Err(window.wrong(0, &ScanFault::Expected("nothing more")));
     }
     builder.finish(window.consumed())
 }
 
 /// What the text begins with, taken off.
-fn first<R: Read>(window: &mut Window<R>) -> Result<u8, TraceError> {
+fn first<R: Read>(window: &mut TextWindow<R>) -> Result<u8, TraceError> {
     if window.at_end()? {
         return Err(TraceError::NoEvents);
     }
@@ -52,7 +52,10 @@ enum Field {
     Other,
 }
 
-fn object<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+fn object<R: Read>(
+    window: &mut TextWindow<R>,
+    builder: &mut TraceBuilder,
+) -> Result<(), TraceError> {
     let mut found = false;
     let mut more = !window.take(|cursor, _| cursor.take_if(b'}'))?;
     while more {
@@ -88,7 +91,10 @@ fn object<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), 
 }
 
 /// The events of a list whose bracket is taken, and its end. A comma before the end is let pass.
-fn events<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+fn events<R: Read>(
+    window: &mut TextWindow<R>,
+    builder: &mut TraceBuilder,
+) -> Result<(), TraceError> {
     while !window.take(|cursor, _| cursor.take_if(b']'))? {
         event(window, builder)?;
         if !window
@@ -102,7 +108,10 @@ fn events<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), 
 
 /// The same where the list is all there is: a writer that appends to such a list may never close
 /// it.
-fn bare_list<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+fn bare_list<R: Read>(
+    window: &mut TextWindow<R>,
+    builder: &mut TraceBuilder,
+) -> Result<(), TraceError> {
     loop {
         if window.at_end()? {
             builder.open_list();
@@ -123,7 +132,10 @@ fn bare_list<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(
 }
 
 #[inline]
-fn event<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+fn event<R: Read>(
+    window: &mut TextWindow<R>,
+    builder: &mut TraceBuilder,
+) -> Result<(), TraceError> {
     window.within.event = Some(builder.events);
     window.take(|cursor, within| builder.event(cursor, within))?;
     window.within.event = None;
@@ -131,7 +143,7 @@ fn event<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), T
 }
 
 /// Steps over a value entry by entry, so that a long list need not be held.
-fn skip<R: Read>(window: &mut Window<R>) -> Result<(), TraceError> {
+fn skip<R: Read>(window: &mut TextWindow<R>) -> Result<(), TraceError> {
     let first = window.take(|cursor, _| match cursor.token()? {
         byte @ (b'{' | b'[') => cursor.take(byte, "").map(|()| byte),
         byte => cursor.value().map(|_| byte),

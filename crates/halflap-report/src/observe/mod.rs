@@ -34,18 +34,19 @@ mod window;
 mod work;
 
 pub use arithmetic::Arithmetic;
-pub use busy::{Busy, Stretch};
+pub use busy::{Busy, BusyStretch};
 pub use class::Class;
 pub use collectives::{ObservedCollective, Stall};
-pub use error::{Place, TraceError};
+pub use error::{TraceError, TracePlace};
 pub use idle::Idle;
 pub use kineto::read_trace;
-pub use peers::{Match, Member, Peers, RankPeers};
+pub use peers::{Match, PeerLaunch, Peers, RankPeers};
 pub use rank::{KernelUse, OperationUse, Rank, RankSpent};
 pub use timeline::{Drawing, Drawn, Pause, RankTimeline, Track};
 pub use times::kernel_times;
 pub use trace::{
-    Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice, Trace,
+    GroupName, Moment, Oddities, Processor, Slice, Trace, TraceGroup, TraceKernel, TraceLane,
+    TraceLaunch,
 };
 pub use work::TraceLimits;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::scan::{Fault, decode};
+use super::scan::{ScanFault, decode};
 use halflap::ids::{Id, IdVec};
 
 /// The longest name that is kept whole, in bytes. Templates of C++ reach thousands, and the
@@ -26,12 +26,12 @@ impl<I: Id, T: Clone + Eq + Hash> Numbered<I, T> {
     }
 
     /// The number of an item, an old one or the next.
-    pub(super) fn id(&mut self, item: T) -> Result<I, Fault> {
+    pub(super) fn id(&mut self, item: T) -> Result<I, ScanFault> {
         if let Some(&id) = self.ids.get(&item) {
             return Ok(id);
         }
         if self.items.len() >= self.most {
-            return Err(Fault::TooMany { what: self.what, most: self.most });
+            return Err(ScanFault::TooMany { what: self.what, most: self.most });
         }
         let id = self.items.push(item.clone());
         self.ids.insert(item, id);

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use super::clocks::align_clocks;
 use super::collectives::ObservedCollective;
 use super::rank::Rank;
-use super::trace::{Group, GroupName, Processor};
+use super::trace::{GroupName, Processor, TraceGroup};
 use halflap::collective::CollectiveKind;
 use halflap::ids::GroupId;
 use halflap::units::{Bytes, Nanos};
@@ -60,7 +60,7 @@ pub struct Match {
     /// What it does.
     pub operation: CollectiveKind,
     /// Where it stands on each: the rank's place among the traces, and its place there.
-    pub of: Vec<Member>,
+    pub of: Vec<PeerLaunch>,
     /// The shortest time among them.
     pub transfer: Nanos,
     /// How much longer the longest is.
@@ -74,7 +74,7 @@ pub struct Match {
 /// A launch of a collective on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Member {
+pub struct PeerLaunch {
     /// The rank's place among the traces.
     pub rank: usize,
     /// The collective's place among the rank's.
@@ -97,7 +97,7 @@ impl Peers {
         let mut peers =
             Peers { clocks, matches: Vec::new(), ranks: vec![RankPeers::default(); ranks.len()] };
         for launches in &groups.launches {
-            let known: Vec<&Vec<Member>> =
+            let known: Vec<&Vec<PeerLaunch>> =
                 launches.iter().filter(|list| peers.clocks[list[0].rank].is_some()).collect();
             let rows = match launches.iter().flatten().all(|member| numbered(ranks, member)) {
                 true => by_number(ranks, launches, &mut peers.ranks),
@@ -137,11 +137,11 @@ impl Peers {
 }
 
 /// The launch that a member represents.
-pub(super) fn of<'a>(ranks: &'a [Rank], member: &Member) -> &'a ObservedCollective {
+pub(super) fn of<'a>(ranks: &'a [Rank], member: &PeerLaunch) -> &'a ObservedCollective {
     &ranks[member.rank].collectives[member.collective]
 }
 
-fn numbered(ranks: &[Rank], member: &Member) -> bool {
+fn numbered(ranks: &[Rank], member: &PeerLaunch) -> bool {
     of(ranks, member).sequence.is_some()
 }
 
@@ -163,7 +163,7 @@ struct GroupKey {
 }
 
 impl GroupKey {
-    fn of(group: &Group) -> GroupKey {
+    fn of(group: &TraceGroup) -> GroupKey {
         GroupKey { name: group.name.clone(), ranks: group.ranks.clone(), size: group.size }
     }
 }
@@ -172,13 +172,13 @@ impl GroupKey {
 /// the profiler calls a send or a receive is left out: it has two ends, not one for each rank. A kernel
 /// that does both is NCCL's way to exchange among all.
 pub(super) struct SharedGroups {
-    pub(super) launches: Vec<Vec<Vec<Member>>>,
+    pub(super) launches: Vec<Vec<Vec<PeerLaunch>>>,
 }
 
 impl SharedGroups {
     fn of(ranks: &[Rank]) -> SharedGroups {
         let mut numbers: BTreeMap<GroupKey, usize> = BTreeMap::new();
-        let mut launches: Vec<Vec<Vec<Member>>> = Vec::new();
+        let mut launches: Vec<Vec<Vec<PeerLaunch>>> = Vec::new();
         for (place, rank) in ranks.iter().enumerate() {
             // The participants must be known, or launches of two groups might be merged into one
             // collective.
@@ -201,16 +201,16 @@ impl SharedGroups {
     }
 }
 
-fn members(rank: &Rank, place: usize, group: GroupId) -> Vec<Member> {
+fn members(rank: &Rank, place: usize, group: GroupId) -> Vec<PeerLaunch> {
     let of_group = |(_, launch): &(usize, &ObservedCollective)| {
         launch.group == group && !launch.operation.point_to_point()
     };
     let launches = rank.collectives.iter().enumerate().filter(of_group);
-    launches.map(|(collective, _)| Member { rank: place, collective }).collect()
+    launches.map(|(collective, _)| PeerLaunch { rank: place, collective }).collect()
 }
 
 /// Adds a rank's launches; one rank may have a group under several descriptions.
-fn merge(lists: &mut Vec<Vec<Member>>, mut members: Vec<Member>, rank: &Rank) {
+fn merge(lists: &mut Vec<Vec<PeerLaunch>>, mut members: Vec<PeerLaunch>, rank: &Rank) {
     match lists.last_mut().filter(|list| list[0].rank == members[0].rank) {
         Some(list) => list.append(&mut members),
         None => lists.push(members),
@@ -222,8 +222,12 @@ fn merge(lists: &mut Vec<Vec<Member>>, mut members: Vec<Member>, rank: &Rank) {
 
 /// Pairs launches that have the same number in their group. Of those that do not agree with the first
 /// rank's nothing is believed.
-fn by_number(ranks: &[Rank], lists: &[Vec<Member>], sums: &mut [RankPeers]) -> Vec<Vec<Member>> {
-    let mut rows: BTreeMap<(i64, usize), Vec<Member>> = BTreeMap::new();
+fn by_number(
+    ranks: &[Rank],
+    lists: &[Vec<PeerLaunch>],
+    sums: &mut [RankPeers],
+) -> Vec<Vec<PeerLaunch>> {
+    let mut rows: BTreeMap<(i64, usize), Vec<PeerLaunch>> = BTreeMap::new();
     for list in lists {
         // Collectives that were issued together share a number.
         let mut seen: BTreeMap<i64, usize> = BTreeMap::new();
@@ -247,25 +251,25 @@ fn by_number(ranks: &[Rank], lists: &[Vec<Member>], sums: &mut [RankPeers]) -> V
 /// collective ran on all of them at once.
 fn by_sequence(
     ranks: &[Rank],
-    lists: &[&Vec<Member>],
+    lists: &[&Vec<PeerLaunch>],
     clocks: &[Option<Nanos>],
-) -> Option<Vec<Vec<Member>>> {
+) -> Option<Vec<Vec<PeerLaunch>>> {
     /// How far clocks, aligned by ends, may be off.
     const OFF: i64 = 1_000_000;
     let first = lists.first()?;
-    let of_cpu = |list: &&Vec<Member>| ranks[list[0].rank].processor == Processor::Cpu;
+    let of_cpu = |list: &&Vec<PeerLaunch>| ranks[list[0].rank].processor == Processor::Cpu;
     if !lists.iter().all(|list| of_cpu(list) && list.len() == first.len()) {
         return None;
     }
-    let mut rows: Vec<Vec<Member>> = vec![Vec::new(); first.len()];
+    let mut rows: Vec<Vec<PeerLaunch>> = vec![Vec::new(); first.len()];
     for list in lists {
         // Collectives are listed by start.
         let mut begun = (*list).clone();
         begun.sort_by_key(|member| member.collective);
         rows.iter_mut().zip(begun).for_each(|(row, member)| row.push(member));
     }
-    let one = |row: &Vec<Member>| {
-        let timed = |member: &Member| TimedMember::of(ranks, member, clocks);
+    let one = |row: &Vec<PeerLaunch>| {
+        let timed = |member: &PeerLaunch| TimedMember::of(ranks, member, clocks);
         let latest = row.iter().map(|member| timed(member).start).max();
         let soonest = row.iter().map(|member| timed(member).end).min();
         let at_once = latest.zip(soonest).is_some_and(|(latest, soonest)| latest < soonest + OFF);
@@ -275,8 +279,12 @@ fn by_sequence(
 }
 
 /// Pairs launches that end at the same time on aligned clocks, one rank after the other.
-fn by_end(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> Vec<Vec<Member>> {
-    let mut rows: Vec<Vec<Member>> = Vec::new();
+fn by_end(
+    ranks: &[Rank],
+    lists: &[&Vec<PeerLaunch>],
+    clocks: &[Option<Nanos>],
+) -> Vec<Vec<PeerLaunch>> {
+    let mut rows: Vec<Vec<PeerLaunch>> = Vec::new();
     for list in lists {
         let held: Vec<TimedMember> =
             rows.iter().map(|row| TimedMember::of(ranks, &row[0], clocks)).collect();
@@ -302,13 +310,13 @@ fn by_end(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> V
 /// A launch on the first rank's clock.
 #[derive(Clone, Copy)]
 pub(super) struct TimedMember {
-    pub(super) member: Member,
+    pub(super) member: PeerLaunch,
     pub(super) start: i64,
     pub(super) end: i64,
 }
 
 impl TimedMember {
-    pub(super) fn of(ranks: &[Rank], member: &Member, clocks: &[Option<Nanos>]) -> TimedMember {
+    pub(super) fn of(ranks: &[Rank], member: &PeerLaunch, clocks: &[Option<Nanos>]) -> TimedMember {
         let ahead = clocks[member.rank].map_or(0, |clock| clock.0 as i64);
         let ran = of(ranks, member).ran;
         TimedMember { member: *member, start: ran.start.0 - ahead, end: ran.end.0 - ahead }
@@ -377,8 +385,8 @@ fn fill(
     pairs.append(&mut more);
 }
 
-fn matched(ranks: &[Rank], row: Vec<Member>) -> Match {
-    let time = |member: &Member| of(ranks, member).time();
+fn matched(ranks: &[Rank], row: Vec<PeerLaunch>) -> Match {
+    let time = |member: &PeerLaunch| of(ranks, member).time();
     let shortest = row.iter().min_by(|a, b| time(a).0.total_cmp(&time(b).0)).unwrap_or(&row[0]);
     let transfer = time(shortest);
     let longest = row.iter().map(time).fold(transfer, Nanos::max);

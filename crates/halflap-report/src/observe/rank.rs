@@ -9,7 +9,7 @@ use super::busy::{Busy, Computing};
 use super::class::Class;
 use super::collectives::{ObservedCollective, collectives};
 use super::idle::Idle;
-use super::trace::{Group, Kernel, Lane, Moment, Oddities, Processor, Slice, Trace};
+use super::trace::{Moment, Oddities, Processor, Slice, Trace, TraceGroup, TraceKernel, TraceLane};
 use crate::observe::ids::{KernelId, LaneId};
 use halflap::collective::CollectiveKind;
 use halflap::cost::Device;
@@ -41,11 +41,11 @@ pub struct Rank {
     /// Sums of its kernels, the longest first.
     pub kernel_uses: Vec<KernelUse>,
     /// The names of its kernels.
-    pub kernels: IdVec<KernelId, Kernel>,
+    pub kernels: IdVec<KernelId, TraceKernel>,
     /// Its process groups.
-    pub groups: IdVec<GroupId, Group>,
+    pub groups: IdVec<GroupId, TraceGroup>,
     /// Its streams.
-    pub lanes: IdVec<LaneId, Lane>,
+    pub lanes: IdVec<LaneId, TraceLane>,
     /// What the driver calls its GPU, if the trace says.
     pub device: Option<String>,
     /// How many GPUs it has work of: their time is taken as that of one.

@@ -1,6 +1,6 @@
 //! JSON text, token by token, in a piece of it that may end anywhere.
 //!
-//! A [`Cursor`] walks over the bytes that have been read so far. If they end in the middle of a
+//! A [`JsonCursor`] walks over the bytes that have been read so far. If they end in the middle of a
 //! value it returns [`Stop::Incomplete`], and the caller retries with more: an event is a few
 //! hundred bytes and a piece a thousand times that, so hardly anything is read twice. Unneeded
 //! values are skipped without being built.
@@ -20,12 +20,12 @@ pub(super) enum ScanStop {
     /// The bytes end inside of it.
     Incomplete,
     /// It is wrong, at this place in the piece.
-    Bad { at: usize, fault: Fault },
+    Bad { at: usize, fault: ScanFault },
 }
 
 /// What is wrong with a piece of text.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum ScanFault {
     /// Something else was expected there.
     Expected(&'static str),
     /// Lists and objects in each other, too many.
@@ -37,26 +37,26 @@ pub(super) enum Fault {
 }
 
 /// A place in a piece of JSON text.
-pub(super) struct Cursor<'a> {
+pub(super) struct JsonCursor<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
-    pub(super) fn new(text: &'a [u8]) -> Cursor<'a> {
-        Cursor { text, at: 0 }
+impl<'a> JsonCursor<'a> {
+    pub(super) fn new(text: &'a [u8]) -> JsonCursor<'a> {
+        JsonCursor { text, at: 0 }
     }
 
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    pub(super) fn bad<T>(&self, fault: Fault) -> Result<T, ScanStop> {
+    pub(super) fn bad<T>(&self, fault: ScanFault) -> Result<T, ScanStop> {
         Err(ScanStop::Bad { at: self.at, fault })
     }
 
     pub(super) fn expected<T>(&self, what: &'static str) -> Result<T, ScanStop> {
-        self.bad(Fault::Expected(what))
+        self.bad(ScanFault::Expected(what))
     }
 
     /// Peeks at the next byte that is not white space.
@@ -117,7 +117,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(super) fn fields(
         &mut self,
-        mut field: impl FnMut(&mut Cursor<'a>, &'a [u8]) -> Result<(), ScanStop>,
+        mut field: impl FnMut(&mut JsonCursor<'a>, &'a [u8]) -> Result<(), ScanStop>,
     ) -> Result<(), ScanStop> {
         self.take(b'{', "an object")?;
         if self.take_if(b'}')? {
@@ -149,7 +149,7 @@ impl<'a> Cursor<'a> {
     fn skip(&mut self, depth: usize) -> Result<(), ScanStop> {
         match self.token()? {
             b'"' => self.string(),
-            b'{' | b'[' if depth == DEEPEST => self.bad(Fault::TooDeep),
+            b'{' | b'[' if depth == DEEPEST => self.bad(ScanFault::TooDeep),
             b'{' => self.fields(|cursor, _| cursor.skip(depth + 1)),
             b'[' => self.skip_list(depth),
             b'0'..=b'9' => self.number(),
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     fn value(text: &str) -> Result<&[u8], ScanStop> {
-        Cursor::new(text.as_bytes()).value()
+        JsonCursor::new(text.as_bytes()).value()
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::busy::{Busy, Computing, Stretch};
+use super::busy::{Busy, BusyStretch, Computing};
 use super::class::Class;
 use super::rank::Rank;
 use super::trace::{Moment, Slice, Trace};
@@ -68,7 +68,7 @@ pub struct Drawn {
     /// The place of its lane.
     pub lane: usize,
     /// When.
-    pub when: Stretch,
+    pub when: BusyStretch,
     /// What.
     pub what: Drawing,
     /// What it is charged with of the rank's exposed time.
@@ -80,7 +80,7 @@ pub struct Drawn {
 #[non_exhaustive]
 pub struct Pause {
     /// When.
-    pub when: Stretch,
+    pub when: BusyStretch,
     /// The collective that is charged with it: its place among the rank's.
     pub collective: usize,
     /// The kernel with which compute went on, if it did.
@@ -168,7 +168,7 @@ fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) 
                 lanes.len() - 1
             }
         };
-        let when = Stretch { start: slice.start.max(open[place].end), end: slice.end };
+        let when = BusyStretch { start: slice.start.max(open[place].end), end: slice.end };
         if when.start < when.end {
             open[place].add(Drawn { lane: place, when, what, exposed }, shortest, &mut emit);
         }
@@ -188,7 +188,7 @@ fn lane_for(places: &[usize], open: &[OpenLane], slice: &Slice) -> Option<usize>
 impl OpenLane {
     fn add(&mut self, next: Drawn, shortest: i64, emit: &mut impl FnMut(Drawn)) {
         self.end = next.when.end;
-        let short = |stretch: &Stretch| stretch.end.0 - stretch.start.0 < shortest;
+        let short = |stretch: &BusyStretch| stretch.end.0 - stretch.start.0 < shortest;
         if let Some(last) = &mut self.drawn {
             let near = next.when.start.0 - last.when.end.0 < shortest;
             // Merged slices are bounded, too, or a busy lane would be one slice.
@@ -221,9 +221,9 @@ fn pauses(trace: &Trace, rank: &Rank, most: usize) -> (Vec<Pause>, usize) {
     let mut pauses = Vec::new();
     for (place, collective) in rank.collectives.iter().enumerate() {
         let own =
-            Stretch { start: collective.ran.start.max(charged_until), end: collective.ran.end };
+            BusyStretch { start: collective.ran.start.max(charged_until), end: collective.ran.end };
         charged_until = charged_until.max(own.end);
-        let pause = |when: Stretch| Pause {
+        let pause = |when: BusyStretch| Pause {
             when,
             collective: place,
             before: computing.around(when.start).1,

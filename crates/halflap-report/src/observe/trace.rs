@@ -90,7 +90,7 @@ impl Slice {
 /// Everything that is launched under one name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Kernel {
+pub struct TraceKernel {
     /// Its name; a long one without its end.
     pub name: String,
     /// What it is.
@@ -100,7 +100,7 @@ pub struct Kernel {
 /// A stream of a GPU, as the trace numbers both, or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub struct Lane {
+pub struct TraceLane {
     /// Which of the two.
     pub processor: Processor,
     /// The GPU, if the trace says.
@@ -112,7 +112,7 @@ pub struct Lane {
 /// A launch of a communication kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Launch {
+pub struct TraceLaunch {
     /// What it does.
     pub operation: CollectiveKind,
     /// Its process group.
@@ -126,7 +126,7 @@ pub struct Launch {
 /// Who communicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Group {
+pub struct TraceGroup {
     /// Its name in the trace, or its stream if it has none.
     pub name: GroupName,
     /// The user's description; may be empty.
@@ -179,17 +179,17 @@ pub struct Trace {
     /// All that ran there.
     pub slices: Vec<Slice>,
     /// What ran, by name.
-    pub kernels: IdVec<KernelId, Kernel>,
+    pub kernels: IdVec<KernelId, TraceKernel>,
     /// What each computed, as far as it is known.
     pub arithmetic: IdVec<KernelId, Arithmetic>,
     /// What the driver calls the GPU, if the trace says.
     pub device: Option<String>,
     /// Where it ran.
-    pub lanes: IdVec<LaneId, Lane>,
+    pub lanes: IdVec<LaneId, TraceLane>,
     /// What is known about communication kernels.
-    pub launches: IdVec<LaunchId, Launch>,
+    pub launches: IdVec<LaunchId, TraceLaunch>,
     /// Who communicates.
-    pub groups: IdVec<GroupId, Group>,
+    pub groups: IdVec<GroupId, TraceGroup>,
     /// When the host launched what ran, and when it waited.
     pub(super) calls: HostCalls,
     /// What was left out.
@@ -221,7 +221,7 @@ impl Trace {
     }
 }
 
-impl Lane {
+impl TraceLane {
     /// As reports call it.
     pub fn name(&self) -> String {
         let lane = self.processor.lane();
@@ -242,7 +242,7 @@ impl GroupName {
     }
 }
 
-impl Group {
+impl TraceGroup {
     /// How many ranks, as far as it is known.
     pub fn size(&self) -> Option<u32> {
         self.size.or_else(|| self.ranks.as_ref().map(|ranks| ranks.len() as u32))

@@ -5,8 +5,8 @@
 
 use std::io::Read;
 
-use super::error::{Place, TraceError};
-use super::scan::{Cursor, Fault, ScanStop};
+use super::error::{TraceError, TracePlace};
+use super::scan::{JsonCursor, ScanFault, ScanStop};
 
 /// What is read at a time: it stays in the processor's cache until it has been parsed.
 const PIECE: usize = 256 << 10;
@@ -23,7 +23,7 @@ pub(super) struct Within {
     pub(super) name: String,
 }
 
-pub(super) struct Window<R> {
+pub(super) struct TextWindow<R> {
     source: R,
     text: Vec<u8>,
     from: usize,
@@ -35,9 +35,9 @@ pub(super) struct Window<R> {
     pub(super) within: Within,
 }
 
-impl<R: Read> Window<R> {
-    pub(super) fn new(source: R) -> Window<R> {
-        Window {
+impl<R: Read> TextWindow<R> {
+    pub(super) fn new(source: R) -> TextWindow<R> {
+        TextWindow {
             source,
             text: Vec::new(),
             from: 0,
@@ -59,10 +59,10 @@ impl<R: Read> Window<R> {
     #[inline]
     pub(super) fn take<T>(
         &mut self,
-        mut read: impl FnMut(&mut Cursor<'_>, &mut Within) -> Result<T, ScanStop>,
+        mut read: impl FnMut(&mut JsonCursor<'_>, &mut Within) -> Result<T, ScanStop>,
     ) -> Result<T, TraceError> {
         loop {
-            let mut cursor = Cursor::new(&self.text[self.from..]);
+            let mut cursor = JsonCursor::new(&self.text[self.from..]);
             match read(&mut cursor, &mut self.within) {
                 Ok(value) => {
                     self.from += cursor.at();
@@ -107,7 +107,7 @@ impl<R: Read> Window<R> {
     }
 
     /// That something is wrong `at` bytes into what is not consumed.
-    pub(super) fn wrong(&self, at: usize, fault: &Fault) -> TraceError {
+    pub(super) fn wrong(&self, at: usize, fault: &ScanFault) -> TraceError {
         TraceError::Wrong { place: Box::new(self.place(at)), problem: fault.describe() }
     }
 
@@ -139,13 +139,13 @@ impl<R: Read> Window<R> {
         }
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> TracePlace {
         let before = &self.text[..(self.from + at).min(self.text.len())];
         let column = match before.iter().rposition(|&byte| byte == b'\n') {
             Some(newline) => (before.len() - newline - 1) as u64,
             None => self.column + before.len() as u64,
         };
-        Place {
+        TracePlace {
             byte: self.before + before.len() as u64,
             line: self.lines + newlines(before) + 1,
             column: column + 1,

@@ -1,14 +1,16 @@
 //! What is kept of one processor's events.
 
 use super::arithmetic::{Product, left_matrix, product_flops};
-use super::busy::Stretch;
+use super::busy::BusyStretch;
 use super::class::{Category, Class, class, element_size, waits_for_gpu};
 use super::decimal::{NoTime, nanos_of_micros};
-use super::event::{Args, Event, unquoted, whole_number};
+use super::event::{EventArgs, TraceEvent, unquoted, whole_number};
 use super::idle::HostCall;
 use super::names::{Numbered, bounded};
-use super::scan::{Fault, decode};
-use super::trace::{GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice};
+use super::scan::{ScanFault, decode};
+use super::trace::{
+    GroupName, Moment, Oddities, Processor, Slice, TraceKernel, TraceLane, TraceLaunch,
+};
 use crate::observe::ids::{KernelId, LaneId, LaunchId, ThreadId};
 use halflap::collective::CollectiveKind;
 use halflap::ids::{GroupId, IdVec};
@@ -35,21 +37,21 @@ impl Default for TraceLimits {
 
 /// How the trace says which group a launch belongs to; ranks as the text that stands there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct RawGroup {
+pub(super) struct RawTraceGroup {
     pub(super) name: GroupName,
     pub(super) description: String,
     pub(super) ranks: String,
     pub(super) size: Option<u32>,
 }
 
-pub(super) struct Work {
+pub(super) struct TraceWork {
     pub(super) processor: Processor,
     limits: TraceLimits,
     pub(super) slices: Vec<Slice>,
-    pub(super) kernels: Numbered<KernelId, Kernel>,
-    pub(super) lanes: Numbered<LaneId, Lane>,
-    pub(super) groups: Numbered<GroupId, RawGroup>,
-    pub(super) launches: IdVec<LaunchId, Launch>,
+    pub(super) kernels: Numbered<KernelId, TraceKernel>,
+    pub(super) lanes: Numbered<LaneId, TraceLane>,
+    pub(super) groups: Numbered<GroupId, RawTraceGroup>,
+    pub(super) launches: IdVec<LaunchId, TraceLaunch>,
     /// The place of each slice of a GPU that has one, and the number of the call that launched it.
     pub(super) correlations: Vec<(u32, i64)>,
     pub(super) calls: Vec<HostCall>,
@@ -58,13 +60,13 @@ pub(super) struct Work {
     pub(super) oddities: Oddities,
 }
 
-impl Work {
-    pub(super) fn new(processor: Processor, limits: TraceLimits) -> Work {
+impl TraceWork {
+    pub(super) fn new(processor: Processor, limits: TraceLimits) -> TraceWork {
         let (kernels, lanes) = match processor {
             Processor::Gpu => ("different kernels", "GPU streams"),
             Processor::Cpu => ("different operators", "threads"),
         };
-        Work {
+        TraceWork {
             processor,
             limits,
             slices: Vec::new(),
@@ -81,7 +83,11 @@ impl Work {
     }
 
     /// Keeps an event, if it is work.
-    pub(super) fn add(&mut self, event: &Event<'_>, category: Category) -> Result<(), Fault> {
+    pub(super) fn add(
+        &mut self,
+        event: &TraceEvent<'_>,
+        category: Category,
+    ) -> Result<(), ScanFault> {
         let start = event.start.ok_or_else(|| missing("ts")).and_then(|text| time("ts", text))?;
         let duration = event.duration.map(|text| time("dur", text)).transpose()?;
         if duration.is_some_and(|duration| duration.0 < 0) {
@@ -90,8 +96,8 @@ impl Work {
         }
         self.oddities.endless += u64::from(duration.is_none());
         let args = match self.processor {
-            Processor::Gpu => Args::of(event.args),
-            Processor::Cpu => Args::default(),
+            Processor::Gpu => EventArgs::of(event.args),
+            Processor::Cpu => EventArgs::default(),
         };
         let name = event.name.map_or(String::new(), |name| bounded(unquoted(name)));
         let Some(class) = class(category, &name, args.collective.is_some()) else { return Ok(()) };
@@ -101,18 +107,18 @@ impl Work {
                 Processor::Gpu => "events of a GPU",
                 Processor::Cpu => "operators",
             };
-            return Err(Fault::TooMany { what, most: self.limits.slices });
+            return Err(ScanFault::TooMany { what, most: self.limits.slices });
         }
         let launch = match (class, self.processor) {
             (Class::Memory | Class::Compute, _) => None,
             (Class::Communication, Processor::Gpu) => Some(self.launch(&name, lane, &args)?),
             // Arguments of operators are not needed: only those of collectives are read.
             (Class::Communication, Processor::Cpu) => {
-                Some(self.launch(&name, lane, &Args::of(event.args))?)
+                Some(self.launch(&name, lane, &EventArgs::of(event.args))?)
             }
         };
         let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));
-        let (kernel, lane) = (self.kernels.id(Kernel { name, class })?, self.lanes.id(lane)?);
+        let (kernel, lane) = (self.kernels.id(TraceKernel { name, class })?, self.lanes.id(lane)?);
         // At most as many as are allowed, which a number of 32 bits can count.
         let place = self.slices.len() as u32;
         self.slices.push(Slice { start, end, kernel, lane, launch });
@@ -123,9 +129,9 @@ impl Work {
 
     /// Keeps a call of the host into the GPU's runtime, if it says when it was; what it is needed for
     /// does without those that do not.
-    pub(super) fn call(&mut self, event: &Event<'_>) {
+    pub(super) fn call(&mut self, event: &TraceEvent<'_>) {
         let Some((thread, when)) = self.of_host(event) else { return };
-        let correlation = Args::of(event.args).correlation.and_then(whole_number);
+        let correlation = EventArgs::of(event.args).correlation.and_then(whole_number);
         if let (Some(correlation), true) = (correlation, self.calls.len() < self.limits.slices) {
             let is_wait = event.name.is_some_and(|name| waits_for_gpu(unquoted(name)));
             self.calls.push(HostCall { correlation, when, thread, is_wait });
@@ -134,10 +140,10 @@ impl Work {
 
     /// Keeps a matrix product that the host asked for, if the trace has its shapes.
     #[inline]
-    pub(super) fn product(&mut self, event: &Event<'_>) {
+    pub(super) fn product(&mut self, event: &TraceEvent<'_>) {
         let left = event.name.and_then(|name| left_matrix(unquoted(name)));
         let Some(left) = left.filter(|_| self.products.len() < self.limits.slices) else { return };
-        let shapes = Args::of(event.args).input_dims;
+        let shapes = EventArgs::of(event.args).input_dims;
         let flops = shapes.and_then(|shapes| product_flops(shapes, left));
         if let (Some(flops), Some((thread, when))) = (flops, self.of_host(event)) {
             self.products.push(Product { thread, when, flops });
@@ -145,29 +151,34 @@ impl Work {
     }
 
     /// The thread and the time of an event of the host, if it says both.
-    fn of_host(&mut self, event: &Event<'_>) -> Option<(ThreadId, Stretch)> {
+    fn of_host(&mut self, event: &TraceEvent<'_>) -> Option<(ThreadId, BusyStretch)> {
         let at = |text: Option<&[u8]>| text.and_then(|text| time("ts", text).ok());
         let (start, duration) = (at(event.start)?, at(event.duration)?);
         let end = Moment(start.0.saturating_add(duration.0));
         let thread = self.threads.id(event.thread.and_then(whole_number).unwrap_or_default());
-        (end >= start).then_some((thread.ok()?, Stretch { start, end }))
+        (end >= start).then_some((thread.ok()?, BusyStretch { start, end }))
     }
 
-    fn lane(&self, event: &Event<'_>, args: &Args<'_>) -> Lane {
+    fn lane(&self, event: &TraceEvent<'_>, args: &EventArgs<'_>) -> TraceLane {
         let device = match self.processor {
             Processor::Gpu => args.device.or(event.process).and_then(whole_number),
             Processor::Cpu => None,
         };
-        Lane {
+        TraceLane {
             processor: self.processor,
             device,
             stream: args.stream.or(event.thread).and_then(whole_number),
         }
     }
 
-    fn launch(&mut self, kernel: &str, lane: Lane, args: &Args<'_>) -> Result<LaunchId, Fault> {
+    fn launch(
+        &mut self,
+        kernel: &str,
+        lane: TraceLane,
+        args: &EventArgs<'_>,
+    ) -> Result<LaunchId, ScanFault> {
         if self.launches.len() >= self.limits.collectives {
-            return Err(Fault::TooMany { what: "collectives", most: self.limits.collectives });
+            return Err(ScanFault::TooMany { what: "collectives", most: self.limits.collectives });
         }
         let text = |value: Option<&[u8]>, most| {
             value.map_or(String::new(), |value| decode(unquoted(value), most).into())
@@ -185,7 +196,7 @@ impl Work {
         };
         let (description, ranks) =
             (text(args.group_description, 200), text(args.group_ranks, 1 << 16));
-        let group = self.groups.id(RawGroup { name, description, ranks, size })?;
+        let group = self.groups.id(RawTraceGroup { name, description, ranks, size })?;
         let elements = args.sent.max(args.received).and_then(|_| {
             let count =
                 |value: Option<&[u8]>| value.and_then(whole_number).filter(|count| *count >= 0);
@@ -195,12 +206,12 @@ impl Work {
         let bytes = elements.zip(width).and_then(|(elements, width)| elements.checked_mul(width));
         let bytes = bytes.or_else(|| input_bytes(args)).map(Bytes);
         let sequence = args.sequence.and_then(whole_number);
-        Ok(self.launches.push(Launch { operation, group, bytes, sequence }))
+        Ok(self.launches.push(TraceLaunch { operation, group, bytes, sequence }))
     }
 }
 
 /// What tensors of these shapes and types take, where shapes were recorded.
-fn input_bytes(args: &Args<'_>) -> Option<i64> {
+fn input_bytes(args: &EventArgs<'_>) -> Option<i64> {
     let shapes: Vec<Vec<i64>> = serde_json::from_slice(args.input_dims?).ok()?;
     let types: Vec<String> = serde_json::from_slice(args.input_types?).ok()?;
     shapes.iter().zip(&types).try_fold(0i64, |sum, (shape, of)| {
@@ -210,19 +221,19 @@ fn input_bytes(args: &Args<'_>) -> Option<i64> {
     })
 }
 
-fn missing(name: &'static str) -> Fault {
-    Fault::Field { name, found: "missing".to_owned(), right: RIGHT_TIME }
+fn missing(name: &'static str) -> ScanFault {
+    ScanFault::Field { name, found: "missing".to_owned(), right: RIGHT_TIME }
 }
 
 const RIGHT_TIME: &str = "a number of microseconds";
 
-fn time(name: &'static str, text: &[u8]) -> Result<Moment, Fault> {
+fn time(name: &'static str, text: &[u8]) -> Result<Moment, ScanFault> {
     nanos_of_micros(unquoted(text)).map_err(|problem| {
         let found = decode(text, 60);
         let found = match problem {
             NoTime::NotANumber => found.into_owned(),
             NoTime::TooLarge => format!("{found}, which is too large"),
         };
-        Fault::Field { name, found, right: RIGHT_TIME }
+        ScanFault::Field { name, found, right: RIGHT_TIME }
     })
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup,
-    PageLane, PageSlice, PageStall, PageTable, PageUnit, StallCause, Stalls, Time, View,
+    Figure, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup, PageLane,
+    PageOpKind, PageSlice, PageStall, PageTable, PageUnit, PageView, StallCause, StallColumns,
+    Time,
 };
 use crate::comparison::op_name;
 use crate::measured::{Comparison, Step};
@@ -99,9 +100,9 @@ impl RunNumbers {
         self.of.insert(slice.name.clone(), number);
         self.ops.name.push(printable_up_to(&slice.name, NAME));
         self.ops.kind.push(match slice.kind {
-            RanKind::Compute => Kind::Compute,
-            RanKind::Copy => Kind::Memory,
-            RanKind::Wait | RanKind::Collective => Kind::Collective,
+            RanKind::Compute => PageOpKind::Compute,
+            RanKind::Copy => PageOpKind::Memory,
+            RanKind::Wait | RanKind::Collective => PageOpKind::Collective,
         });
         self.ops.what.push(String::new());
         self.ops.group.push(Maybe(group));
@@ -123,8 +124,8 @@ impl RunNumbers {
     }
 }
 
-fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
-    let mut view = View {
+fn view(numbers: &mut RunNumbers, ran: &Ran) -> PageView {
+    let mut view = PageView {
         name: printable(&ran.name),
         length: Time(ran.step_time),
         headline: headline(ran),
@@ -133,7 +134,7 @@ fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
             exposed: Time(ran.waited().total()),
             copies: Time(Nanos::ZERO),
         }),
-        ..View::default()
+        ..PageView::default()
     };
     // Collectives before waits, so that an operation is first met as what it is.
     for (place, lane) in ran.lanes.iter().enumerate().rev() {
@@ -180,9 +181,9 @@ fn headline(ran: &Ran) -> Vec<Figure> {
 }
 
 /// When compute stood still: each time in its parts.
-fn stalls(numbers: &mut RunNumbers, ran: &Ran) -> Stalls {
+fn stalls(numbers: &mut RunNumbers, ran: &Ran) -> StallColumns {
     let causes = [StallCause::Queued, StallCause::Transfer, StallCause::WakeUp];
-    let mut stalls = Stalls::default();
+    let mut stalls = StallColumns::default();
     for wait in ran.waits() {
         let of = Maybe(Some(u64::from(numbers.op(wait.slice))));
         for (time, cause) in wait.parts.into_iter().zip(causes) {

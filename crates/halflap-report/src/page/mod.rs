@@ -40,7 +40,7 @@ const SCRIPT: &str = concat!(
 );
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct PageDocument<'a> {
     format: &'static str,
     halflap: &'static str,
     parts: &'a [Page],
@@ -48,7 +48,8 @@ struct Document<'a> {
 
 /// Writes a self-contained page. It shows one part of a program at a time.
 pub fn write_page(parts: &[Page], out: &mut impl Write) -> io::Result<()> {
-    let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), parts };
+    let document =
+        PageDocument { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), parts };
     // Within a script element only `<` could end it; JSON may write it as an escape.
     let data = serde_json::to_string(&document)?.replace('<', "\\u003c");
     let mut rest = FRAME;

@@ -30,9 +30,9 @@ pub struct Page {
     /// The process groups.
     pub groups: Vec<PageGroup>,
     /// What can be alive.
-    pub buffers: Buffers,
+    pub buffers: BufferColumns,
     /// What ran when: each order, or each rank.
-    pub views: Vec<View>,
+    pub views: Vec<PageView>,
     /// Whether the first two views are the same program before and after.
     pub compare: bool,
     /// Tables, the collectives' first.
@@ -67,7 +67,7 @@ pub struct Ops {
     /// Their parameters or modules, which is what people call them; empty where neither is known.
     pub label: Vec<String>,
     /// What they are.
-    pub kind: Vec<Kind>,
+    pub kind: Vec<PageOpKind>,
     /// What a collective does, or what was fused.
     pub what: Vec<String>,
     /// The process group of a collective.
@@ -87,7 +87,7 @@ pub struct Ops {
 /// What an operation is; written as its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum PageOpKind {
     /// It computes.
     Compute,
     /// It communicates while compute runs.
@@ -102,7 +102,7 @@ pub enum Kind {
     Several,
 }
 
-impl Serialize for Kind {
+impl Serialize for PageOpKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u8(*self as u8)
     }
@@ -146,7 +146,7 @@ pub struct PageGroup {
 
 /// Buffers, by their index.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Buffers {
+pub struct BufferColumns {
     /// Their names.
     pub name: Vec<String>,
     /// What each occupies.
@@ -179,7 +179,7 @@ impl Serialize for BufferClass {
 
 /// What ran when.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct View {
+pub struct PageView {
     /// Its name: `before`, `after`, `rank 0`.
     pub name: String,
     /// Where on the time axis, which all views share, its first slice begins.
@@ -195,9 +195,9 @@ pub struct View {
     /// What ran, by lane and then by start; in one lane they do not overlap.
     pub slices: Slices,
     /// The stalls of compute.
-    pub stalls: Stalls,
+    pub stalls: StallColumns,
     /// What was alive, if that is known.
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryCurve>,
     /// Where the time goes, if slices are too coarse to tell: short ones may have been merged.
     pub spent: Option<PageBudget>,
 }
@@ -308,7 +308,7 @@ impl Slices {
 
 /// The stalls of compute, as columns.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Stalls {
+pub struct StallColumns {
     /// From when.
     pub start: Vec<Time>,
     /// Until when.
@@ -321,7 +321,7 @@ pub struct Stalls {
     pub cause: Vec<u8>,
 }
 
-/// One of [`Stalls`].
+/// One of [`StallColumns`].
 pub(super) struct PageStall {
     pub(super) time: Range<Nanos>,
     pub(super) of: Maybe,
@@ -342,7 +342,7 @@ pub(super) enum StallCause {
     WakeUp,
 }
 
-impl Stalls {
+impl StallColumns {
     pub(super) fn push(&mut self, stall: PageStall) {
         self.start.push(Time(stall.time.start));
         self.end.push(Time(stall.time.end));
@@ -363,7 +363,7 @@ impl Stalls {
 /// What was alive: a step curve. Entries `2k` and `2k + 1` belong to operation `k` of the order: while
 /// it runs, and when it has freed what it used last.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Memory {
+pub struct MemoryCurve {
     /// From when.
     pub time: Vec<Time>,
     /// How much.

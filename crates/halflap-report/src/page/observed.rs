@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Figure, Kind, LaneKind, Maybe, Ops, Page, PageAdvice, PageBudget, PageCell, PageColumn,
-    PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause, Stalls,
-    Time, View,
+    Figure, LaneKind, Maybe, Ops, Page, PageAdvice, PageBudget, PageCell, PageColumn, PageGroup,
+    PageLane, PageOpKind, PageSlice, PageStall, PageTable, PageUnit, PageView, Slices, StallCause,
+    StallColumns, Time,
 };
 use super::rates::{bus_rate, kernel_rates, rate_detail};
 use crate::analysis::{
     analysis_advice, analysis_notes, group_text, idle_text, kernel_rate, without_middle, work_name,
 };
 use crate::observe::{
-    Analysis, Class, Drawing, GroupName, KernelUse, Match, Member, Moment, ObservedCollective,
+    Analysis, Class, Drawing, GroupName, KernelUse, Match, Moment, ObservedCollective, PeerLaunch,
     Rank, RankSpent, RankTimeline, Track,
 };
 use crate::rates::KernelRate;
@@ -100,7 +100,7 @@ fn called(analysis: &Analysis) -> Vec<String> {
 
 /// What an operation of the page is.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Key<'a> {
+enum ObservedKey<'a> {
     Kernel(Class, &'a str),
     /// A collective on several ranks.
     Match(usize),
@@ -111,7 +111,7 @@ enum Key<'a> {
 
 /// What is said of an operation.
 struct About<'a> {
-    kind: Kind,
+    kind: PageOpKind,
     name: &'a str,
     /// The place of its rank, and itself.
     collective: Option<(usize, &'a ObservedCollective)>,
@@ -124,7 +124,7 @@ struct TraceNumbers<'a> {
     /// Where on each rank's clock the time axis begins.
     zeros: Vec<Moment>,
     called: Vec<String>,
-    of: BTreeMap<Key<'a>, u32>,
+    of: BTreeMap<ObservedKey<'a>, u32>,
     ops: Ops,
     of_group: BTreeMap<(String, String), u32>,
     groups: Vec<PageGroup>,
@@ -149,32 +149,32 @@ impl<'a> TraceNumbers<'a> {
             Drawing::Kernel(kernel) => self.kernel(rank, kernel),
             Drawing::Collective(place) => self.collective(rank, place),
             Drawing::Several => self.op(
-                Key::Several,
-                &About { kind: Kind::Several, name: "several", collective: None },
+                ObservedKey::Several,
+                &About { kind: PageOpKind::Several, name: "several", collective: None },
             ),
         }
     }
 
     /// The same collective on all ranks, where it was found on others.
-    fn found(&self, at: Member) -> Option<&'a Match> {
+    fn found(&self, at: PeerLaunch) -> Option<&'a Match> {
         self.matches[at.rank][at.collective].map(|found| &self.analysis.peers.matches[found])
     }
 
     fn kernel(&mut self, rank: usize, kernel: crate::observe::ids::KernelId) -> u32 {
         let kernel = &self.analysis.ranks[rank].kernels[kernel];
         let kind = match kernel.class {
-            Class::Compute => Kind::Compute,
-            Class::Memory => Kind::Memory,
-            Class::Communication => Kind::Collective,
+            Class::Compute => PageOpKind::Compute,
+            Class::Memory => PageOpKind::Memory,
+            Class::Communication => PageOpKind::Collective,
         };
         let about = About { kind, name: &without_middle(&kernel.name, KERNEL), collective: None };
-        self.op(Key::Kernel(kernel.class, &kernel.name), &about)
+        self.op(ObservedKey::Kernel(kernel.class, &kernel.name), &about)
     }
 
     fn collective(&mut self, rank: usize, place: usize) -> u32 {
         let collective = &self.analysis.ranks[rank].collectives[place];
         let found = self.matches[rank][place];
-        let key = found.map_or(Key::Alone(rank, place), Key::Match);
+        let key = found.map_or(ObservedKey::Alone(rank, place), ObservedKey::Match);
         // On several ranks it has one name; those that others do not have are numbered by themselves.
         let name = match (found, self.analysis.ranks.len()) {
             (Some(found), _) => format!("{} {}", collective.operation.name(), found + 1),
@@ -188,11 +188,15 @@ impl<'a> TraceNumbers<'a> {
         };
         self.op(
             key,
-            &About { kind: Kind::Collective, name: &name, collective: Some((rank, collective)) },
+            &About {
+                kind: PageOpKind::Collective,
+                name: &name,
+                collective: Some((rank, collective)),
+            },
         )
     }
 
-    fn op(&mut self, key: Key<'a>, about: &About<'_>) -> u32 {
+    fn op(&mut self, key: ObservedKey<'a>, about: &About<'_>) -> u32 {
         if let Some(&number) = self.of.get(&key) {
             return number;
         }
@@ -224,10 +228,10 @@ impl<'a> TraceNumbers<'a> {
     }
 }
 
-fn view(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> View {
+fn view(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> PageView {
     let analysis = numbers.analysis;
     let rank = &analysis.ranks[place];
-    View {
+    PageView {
         name: numbers.called[place].clone(),
         begin: Time(rank.first - numbers.zeros[place]),
         length: Time(rank.first - numbers.zeros[place] + rank.times.span),
@@ -317,7 +321,7 @@ fn lane(rank: &Rank, track: &Track) -> PageLane {
     }
 }
 
-fn stream(lane: &crate::observe::Lane, kind: LaneKind, what: &str) -> PageLane {
+fn stream(lane: &crate::observe::TraceLane, kind: LaneKind, what: &str) -> PageLane {
     let note = lane.device.map_or(String::new(), |device| format!("GPU {device}"));
     PageLane { name: format!("{}{what}", lane.name()), kind, note }
 }
@@ -336,9 +340,9 @@ fn slices(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline)
     slices
 }
 
-fn stalls(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> Stalls {
+fn stalls(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> StallColumns {
     let zero = numbers.zeros[place];
-    let mut stalls = Stalls::default();
+    let mut stalls = StallColumns::default();
     for pause in &timeline.pauses {
         let before = pause.before.map(|kernel| numbers.kernel(place, kernel));
         stalls.push(PageStall {
@@ -368,11 +372,11 @@ fn text(text: impl ToString) -> PageCell {
 
 fn collectives(numbers: &mut TraceNumbers<'_>) -> PageTable {
     let analysis = numbers.analysis;
-    let mut all: Vec<Member> = Vec::new();
+    let mut all: Vec<PeerLaunch> = Vec::new();
     for (rank, of) in analysis.ranks.iter().enumerate() {
-        all.extend((0..of.collectives.len()).map(|collective| Member { rank, collective }));
+        all.extend((0..of.collectives.len()).map(|collective| PeerLaunch { rank, collective }));
     }
-    let of = |at: Member| &analysis.ranks[at.rank].collectives[at.collective];
+    let of = |at: PeerLaunch| &analysis.ranks[at.rank].collectives[at.collective];
     all.sort_by(|&a, &b| of(b).exposed.0.total_cmp(&of(a).exposed.0));
     let cut = (all.len() > ROWS).then_some((all.len(), "the most exposed"));
     all.truncate(ROWS);
@@ -402,7 +406,7 @@ fn collectives(numbers: &mut TraceNumbers<'_>) -> PageTable {
     }
 }
 
-fn collective_row(numbers: &mut TraceNumbers<'_>, at: Member) -> Vec<PageCell> {
+fn collective_row(numbers: &mut TraceNumbers<'_>, at: PeerLaunch) -> Vec<PageCell> {
     let op = numbers.collective(at.rank, at.collective) as usize;
     let rank = &numbers.analysis.ranks[at.rank];
     let found = numbers.found(at);
@@ -423,7 +427,7 @@ fn collective_row(numbers: &mut TraceNumbers<'_>, at: Member) -> Vec<PageCell> {
     ]
 }
 
-fn details(numbers: &TraceNumbers<'_>, at: Member) -> Vec<(&'static str, String)> {
+fn details(numbers: &TraceNumbers<'_>, at: PeerLaunch) -> Vec<(&'static str, String)> {
     let rank = &numbers.analysis.ranks[at.rank];
     let found = numbers.found(at);
     let collective = &rank.collectives[at.collective];

@@ -1,9 +1,9 @@
 //! A page of simulated orders.
 
 use super::model::{
-    BufferClass, Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageAdvice, PageCell,
-    PageColumn, PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, StallCause,
-    Stalls, Sweep, Time, View,
+    BufferClass, BufferColumns, Figure, LaneKind, Maybe, MemoryCurve, Ops, Page, PageAdvice,
+    PageCell, PageColumn, PageGroup, PageLane, PageOpKind, PageSlice, PageStall, PageTable,
+    PageUnit, PageView, Slices, StallCause, StallColumns, Sweep, Time,
 };
 use super::rates::{bus_rate, kernel_rates, rate_detail};
 use crate::advice::AdviceLine;
@@ -118,8 +118,8 @@ impl<'a> Programs<'a> {
         ops
     }
 
-    fn buffers(&self) -> Buffers {
-        let mut buffers = Buffers::default();
+    fn buffers(&self) -> BufferColumns {
+        let mut buffers = BufferColumns::default();
         for program in &self.all {
             let graph = program.graph;
             buffers.name.extend(
@@ -222,12 +222,12 @@ fn own_label(graph: &Graph, op: OpId) -> String {
     of_program.map_or_else(String::new, |text| printable_end(text, NAME))
 }
 
-fn kind(kind: OpKind) -> Kind {
+fn kind(kind: OpKind) -> PageOpKind {
     match kind {
-        OpKind::Compute | OpKind::MultiOutput => Kind::Compute,
-        OpKind::AsyncCollective => Kind::Collective,
-        OpKind::SyncCollective => Kind::SyncCollective,
-        OpKind::Wait => Kind::Wait,
+        OpKind::Compute | OpKind::MultiOutput => PageOpKind::Compute,
+        OpKind::AsyncCollective => PageOpKind::Collective,
+        OpKind::SyncCollective => PageOpKind::SyncCollective,
+        OpKind::Wait => PageOpKind::Wait,
     }
 }
 
@@ -245,10 +245,10 @@ fn groups(graph: &Graph) -> Vec<PageGroup> {
         .collect()
 }
 
-fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> View {
+fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> PageView {
     let simulation = &played.simulation;
     let lanes = ProgramLanes::of(played);
-    View {
+    PageView {
         name: played.name.to_owned(),
         begin: Time::default(),
         length: Time(simulation.step_time),
@@ -349,8 +349,8 @@ fn slices(played: &Played<'_>, lanes: &ProgramLanes, program: &NumberedProgram<'
     slices
 }
 
-fn stalls(played: &Played<'_>, program: &NumberedProgram<'_>) -> Stalls {
-    let mut stalls = Stalls::default();
+fn stalls(played: &Played<'_>, program: &NumberedProgram<'_>) -> StallColumns {
+    let mut stalls = StallColumns::default();
     for exposure in &played.simulation.exposures {
         stalls.push(PageStall {
             time: exposure.start..exposure.start + exposure.time,
@@ -362,9 +362,9 @@ fn stalls(played: &Played<'_>, program: &NumberedProgram<'_>) -> Stalls {
     stalls
 }
 
-fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> Memory {
+fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> MemoryCurve {
     let steps = played.memory_steps();
-    Memory {
+    MemoryCurve {
         time: steps.iter().map(|step| Time(step.time)).collect(),
         bytes: steps.iter().map(|step| step.bytes).collect(),
         order: played.order.as_slice().iter().map(|&op| program.number(op)).collect(),

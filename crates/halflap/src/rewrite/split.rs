@@ -42,7 +42,7 @@ pub(super) fn split(
         check_cut(graph, cut.members)?;
     }
     let pieces = cuts.iter().map(|cut| cut.pieces).collect();
-    let mut split = Split { graph, prices, cut_of, pieces, images: IdVec::default() };
+    let mut split = Splitting { graph, prices, cut_of, pieces, images: IdVec::default() };
     let mut parts = Parts { groups: graph.groups().clone(), ..Parts::default() };
     let mut origin = Origin { ops: IdVec::default(), buffers: IdVec::default() };
     split.add_buffers(&mut parts, &mut origin);
@@ -87,7 +87,7 @@ impl Piece {
     }
 }
 
-struct Split<'a> {
+struct Splitting<'a> {
     graph: &'a Graph,
     prices: &'a Prices<'a>,
     /// Of an operation: the number of the recipe that cuts it.
@@ -97,7 +97,7 @@ struct Split<'a> {
     images: IdVec<BufId, Image>,
 }
 
-impl Split<'_> {
+impl Splitting<'_> {
     fn pieces_of(&self, op: OpId) -> Vec<Piece> {
         let Some(cut) = self.cut_of[op] else { return Vec::new() };
         let of = self.pieces[cut];
