@@ -37,7 +37,7 @@ pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use played::{MemoryStep, Played};
-pub use ran::{Ran, RanKind, RanLane, RanSlice, Waited};
+pub use ran::{Ran, RanKind, RanLane, RanSlice, RankWait};
 pub use rates::{BusRate, KernelRate};
 pub use rewritten::{TimedRewrite, became, carried};
 pub use summary::{Compared, Row, Stop, Summary};

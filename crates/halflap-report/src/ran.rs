@@ -63,7 +63,7 @@ pub enum RanKind {
 /// How long compute stood still for collectives, by what it stood still for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Waited {
+pub struct RankWait {
     /// The collective had not begun: others were before it, or a rank had not arrived.
     pub queued: Nanos,
     /// Its data were on their way.
@@ -72,7 +72,7 @@ pub struct Waited {
     pub wake_up: Nanos,
 }
 
-impl Waited {
+impl RankWait {
     /// All of it: what is exposed.
     pub fn total(&self) -> Nanos {
         self.queued + self.transfer + self.wake_up
@@ -84,8 +84,8 @@ impl Waited {
     }
 
     /// The sum of two.
-    pub(super) fn and(self, other: Waited) -> Waited {
-        Waited {
+    pub(super) fn and(self, other: RankWait) -> RankWait {
+        RankWait {
             queued: self.queued + other.queued,
             transfer: self.transfer + other.transfer,
             wake_up: self.wake_up + other.wake_up,
@@ -104,9 +104,9 @@ pub(super) struct RanWait<'a> {
 }
 
 impl RanWait<'_> {
-    pub(super) fn waited(&self) -> Waited {
+    pub(super) fn waited(&self) -> RankWait {
         let [queued, transfer, wake_up] = self.parts.clone().map(|part| part.end - part.start);
-        Waited { queued, transfer, wake_up }
+        RankWait { queued, transfer, wake_up }
     }
 }
 
@@ -122,8 +122,8 @@ impl Ran {
     }
 
     /// How long compute stood still for collectives.
-    pub fn waited(&self) -> Waited {
-        self.waits().iter().map(RanWait::waited).fold(Waited::default(), Waited::and)
+    pub fn waited(&self) -> RankWait {
+        self.waits().iter().map(RanWait::waited).fold(RankWait::default(), RankWait::and)
     }
 
     /// When compute stood still, each time with what it stood still for.

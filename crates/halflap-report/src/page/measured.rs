@@ -9,7 +9,7 @@ use super::model::{
 };
 use crate::comparison::op_name;
 use crate::measured::{Comparison, Step};
-use crate::ran::{Ran, RanKind, RanSlice, Waited, outside};
+use crate::ran::{Ran, RanKind, RanSlice, RankWait, outside};
 use crate::text::{printable, printable_up_to};
 use halflap::units::Nanos;
 
@@ -149,7 +149,7 @@ fn view(numbers: &mut RunNumbers, ran: &Ran) -> PageView {
     for (lane, of) in ran.lanes.iter().enumerate() {
         let slices = of.slices.iter().enumerate();
         for (place, slice) in slices.filter(|(_, slice)| slice.kind != RanKind::Wait) {
-            let exposed = waited.get(&(lane, place)).map_or(Nanos::ZERO, Waited::total);
+            let exposed = waited.get(&(lane, place)).map_or(Nanos::ZERO, RankWait::total);
             let (op, time) = (numbers.op(slice), slice.time());
             view.slices.push(PageSlice { lane, op, time, exposed });
         }
@@ -196,8 +196,8 @@ fn stalls(numbers: &mut RunNumbers, ran: &Ran) -> StallColumns {
 }
 
 /// How long compute stood still for each slice, by its lane and place.
-fn waited_by_slice(ran: &Ran) -> BTreeMap<(usize, usize), Waited> {
-    let mut waited: BTreeMap<(usize, usize), Waited> = BTreeMap::new();
+fn waited_by_slice(ran: &Ran) -> BTreeMap<(usize, usize), RankWait> {
+    let mut waited: BTreeMap<(usize, usize), RankWait> = BTreeMap::new();
     for wait in ran.waits() {
         if let Some(of) = wait.of {
             let sum = waited.entry(of).or_default();
@@ -246,7 +246,7 @@ fn collectives(numbers: &mut RunNumbers, ranks: &[Ran]) -> PageTable {
     table
 }
 
-fn collective_row(ran: &Ran, slice: &RanSlice, waited: Waited, hidden: Nanos) -> Vec<PageCell> {
+fn collective_row(ran: &Ran, slice: &RanSlice, waited: RankWait, hidden: Nanos) -> Vec<PageCell> {
     let (among, bytes) = slice.among.clone().unwrap_or_default();
     let time = |time: Nanos| PageCell::Time(Time(time));
     vec![

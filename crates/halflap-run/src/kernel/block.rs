@@ -281,7 +281,7 @@ fn unary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
     })
 }
 
-impl<T: Real> Arithmetic<T> for Complex<T> {
+impl<T: Real> ComplexMath<T> for Complex<T> {
     #[inline(always)]
     fn magnitude(self) -> T {
         self.re.mul(self.re).add(self.im.mul(self.im)).sqrt()
@@ -343,7 +343,7 @@ impl<T: Real> Arithmetic<T> for Complex<T> {
 }
 
 /// Operations on complex numbers besides addition.
-trait Arithmetic<T> {
+trait ComplexMath<T> {
     fn magnitude(self) -> T;
     fn log(self) -> Self;
     fn tanh(self) -> Self;

@@ -14,7 +14,7 @@ use super::Buffers;
 use super::block;
 use super::error::Gap;
 use super::formula::{Convolving, TermId};
-use super::matrix::{GemmReal, MatrixView, Product};
+use super::matrix::{GemmReal, MatrixProduct, MatrixView};
 use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use super::walk::{Transfer, each_index, strides};
 use super::window::seen;
@@ -266,7 +266,7 @@ impl Conv {
                     let kernel = packed.add(group * self.outputs * self.depth());
                     let by_rows =
                         |start, by: usize| MatrixView { start, row: by as isize, column: 1 };
-                    let product = Product {
+                    let product = MatrixProduct {
                         rows: self.outputs,
                         columns: len,
                         depth: self.depth(),

@@ -8,7 +8,7 @@ use super::Buffers;
 use super::block;
 use super::error::Gap;
 use super::formula::{Contraction, Op, TermId};
-use super::matrix::{MatrixView, Multiplied, Product};
+use super::matrix::{MatrixProduct, MatrixView, Multiplied};
 use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
 use super::product::{self, Extent, StridedMatrix};
 use super::walk::Transfer;
@@ -269,7 +269,7 @@ impl Dot {
         let (lhs, rhs, to) = (ends.lhs.cast::<T>(), ends.rhs.cast::<T>(), ends.to.cast::<T>());
         for batch in buffers.share(self.batch) {
             let batch = batch as isize;
-            let product = Product {
+            let product = MatrixProduct {
                 rows: self.rows,
                 columns: self.columns,
                 depth: self.depth,

@@ -26,7 +26,7 @@ impl<P> MatrixView<P> {
 
 /// `to = lhs * rhs`. Steps of the result are never negative.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Product<T> {
+pub(super) struct MatrixProduct<T> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     /// The length of the contracted dimension.
@@ -38,7 +38,7 @@ pub(super) struct Product<T> {
     pub(super) threads: usize,
 }
 
-impl<T: Multiplied> Product<T> {
+impl<T: Multiplied> MatrixProduct<T> {
     /// Computes it.
     ///
     /// # Safety
@@ -59,10 +59,10 @@ impl<T: Multiplied> Product<T> {
 
     /// The same product as the library wants it: neighbours of a column of the result are closer than
     /// those of a row, and the left operand is walked upwards.
-    fn arranged(self) -> Product<T> {
+    fn arranged(self) -> MatrixProduct<T> {
         let mut product = match self.to.column < self.to.row {
             false => self,
-            true => Product {
+            true => MatrixProduct {
                 rows: self.columns,
                 columns: self.rows,
                 lhs: self.rhs.transposed(),
@@ -71,7 +71,7 @@ impl<T: Multiplied> Product<T> {
                 ..self
             },
         };
-        let Product { lhs, rhs, .. } = &mut product;
+        let MatrixProduct { lhs, rhs, .. } = &mut product;
         if lhs.column < 0 {
             let last = self.depth as isize - 1;
             lhs.start = lhs.start.wrapping_offset(last * lhs.column);
@@ -87,8 +87,8 @@ pub(super) trait Multiplied: Copy + 'static {
     const ZERO: Self;
 
     /// # Safety
-    /// As for [`Product::run`]; the depth is not 0.
-    unsafe fn multiply(product: &Product<Self>);
+    /// As for [`MatrixProduct::run`]; the depth is not 0.
+    unsafe fn multiply(product: &MatrixProduct<Self>);
 }
 
 /// What the library multiplies.
@@ -101,7 +101,7 @@ pub(super) trait GemmReal:
     ///
     /// # Safety
     /// As for [`Multiplied::multiply`].
-    unsafe fn accumulate(product: &Product<Self>, factor: Self, is_added: bool);
+    unsafe fn accumulate(product: &MatrixProduct<Self>, factor: Self, is_added: bool);
 }
 
 macro_rules! number {
@@ -109,7 +109,7 @@ macro_rules! number {
         impl Multiplied for $type {
             const ZERO: $type = 0.0;
 
-            unsafe fn multiply(product: &Product<$type>) {
+            unsafe fn multiply(product: &MatrixProduct<$type>) {
                 // SAFETY: the caller's promise.
                 unsafe { Self::accumulate(product, Self::ONE, false) }
             }
@@ -118,9 +118,10 @@ macro_rules! number {
         impl GemmReal for $type {
             const ONE: $type = 1.0;
 
-            unsafe fn accumulate(product: &Product<$type>, factor: $type, is_added: bool) {
+            unsafe fn accumulate(product: &MatrixProduct<$type>, factor: $type, is_added: bool) {
                 use $library as library;
-                let Product { rows, columns, depth, lhs, rhs, to, threads } = product.arranged();
+                let MatrixProduct { rows, columns, depth, lhs, rhs, to, threads } =
+                    product.arranged();
                 let old = if is_added { Self::ONE } else { Self::ZERO };
                 let threads = match threads {
                     0 | 1 => Parallelism::None,
@@ -149,16 +150,16 @@ enum ComplexPart {
     Im = 1,
 }
 
-impl<T: GemmReal> Product<Complex<T>> {
+impl<T: GemmReal> MatrixProduct<Complex<T>> {
     /// The product of one part of each operand, for one part of the result.
-    fn of_parts(&self, lhs: ComplexPart, rhs: ComplexPart, to: ComplexPart) -> Product<T> {
+    fn of_parts(&self, lhs: ComplexPart, rhs: ComplexPart, to: ComplexPart) -> MatrixProduct<T> {
         let operand = |matrix: MatrixView<*const Complex<T>>, part: ComplexPart| MatrixView {
             start: matrix.start.cast::<T>().wrapping_add(part as usize),
             row: 2 * matrix.row,
             column: 2 * matrix.column,
         };
-        let &Product { rows, columns, depth, threads, .. } = self;
-        Product {
+        let &MatrixProduct { rows, columns, depth, threads, .. } = self;
+        MatrixProduct {
             rows,
             columns,
             depth,
@@ -177,7 +178,7 @@ impl<T: GemmReal> Product<Complex<T>> {
 impl<T: GemmReal> Multiplied for Complex<T> {
     const ZERO: Complex<T> = Complex { re: T::ZERO, im: T::ZERO };
 
-    unsafe fn multiply(product: &Product<Complex<T>>) {
+    unsafe fn multiply(product: &MatrixProduct<Complex<T>>) {
         use ComplexPart::{Im, Re};
         // SAFETY: the caller's promise; a complex matrix is two real ones.
         unsafe {
@@ -216,7 +217,7 @@ mod tests {
         let a: Vec<T> = (0..rows * depth).map(|at| number(at + 3)).collect();
         let b: Vec<T> = (0..depth * columns).map(&number).collect();
         let mut c = vec![number(1); rows * columns];
-        let product = Product {
+        let product = MatrixProduct {
             rows,
             columns,
             depth,
@@ -265,7 +266,7 @@ mod tests {
         let rhs = MatrixView { start: b.as_ptr(), row: 1, column: 3 };
         let to = MatrixView { start: c.as_mut_ptr(), row: 1, column: 1 };
         // SAFETY: all three elements of each are visited, and one is written.
-        unsafe { Product { rows: 1, columns: 1, depth: 3, lhs, rhs, to, threads: 1 }.run() };
+        unsafe { MatrixProduct { rows: 1, columns: 1, depth: 3, lhs, rhs, to, threads: 1 }.run() };
         assert_eq!(c, [3.0 * 10.0 + 2.0 * 20.0 + 1.0 * 30.0]);
     }
 }
