@@ -1,5 +1,5 @@
-//! The graph of modules in every crate, from the sources: no cycles, and no edge that ARCHITECTURE.md
-//! forbids.
+//! What the sources must keep to. The graph of modules in every crate has no cycle and no edge that
+//! ARCHITECTURE.md forbids; libraries define a type's name once; no parameters hide in a tuple.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -50,6 +50,25 @@ const FORBIDDEN: [(&str, &[&str], &[&str]); 19] = [
     ("halflap-run", &["comm"], &["exec", "check", "prepare"]),
     ("halflap-run", &["prepare"], &["exec", "check"]),
     ("halflap-run", &["check"], &["exec"]),
+];
+
+/// Type names that libraries define more than once, and why.
+const SHARED_NAMES: [(&str, &str); 15] = [
+    ("Chain", "of collectives; of annealing steps: the field's word for both"),
+    ("Column", "of a table; of a linear program: the field's word for both"),
+    ("Decision", "the library's answer; a branch of the bound's search"),
+    ("Failure", "of a pass; of a run"),
+    ("Found", "a recipe; what a chain of the annealing found"),
+    ("Held", "a collective that something holds; what a drag changed"),
+    ("Options", "of passes; of a run; Python's keyword arguments"),
+    ("Part", "what an operation is there for; a part of the optimizer's links"),
+    ("Program", "what a rank runs; what the optimizer keeps of a graph"),
+    ("Proof", "of an order; of a bound"),
+    ("Ready", "two queues of the bound, each private to its file"),
+    ("Recipe", "a way to change a graph; a module: the same idea"),
+    ("Request", "for a schedule; for an improvement"),
+    ("Search", "the library's request; the annealing's state"),
+    ("Side", "of a comparison; of a place in an order; of a buffer"),
 ];
 
 fn crate_dir(name: &str) -> PathBuf {
@@ -166,4 +185,138 @@ fn no_module_uses_one_that_it_must_not_know() {
             assert!(wrong.is_empty(), "{name}: '{module}' uses {wrong:?}");
         }
     }
+}
+
+/// Every source of the workspace: where it is, and what it has without comments and tests.
+fn all_code() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    CRATES.iter().for_each(|(name, _)| sources(&crate_dir(name).join("src"), &mut files));
+    sources(&crate_dir("../bindings/python").join("src"), &mut files);
+    files.sort();
+    files.iter().map(|path| (path.display().to_string(), code(path))).collect()
+}
+
+/// The name of the type that a line at the left margin defines.
+fn defined(line: &str) -> Option<&str> {
+    let item = match line.strip_prefix("pub(") {
+        Some(rest) => rest.split_once(") ")?.1,
+        None => line.strip_prefix("pub ").unwrap_or(line),
+    };
+    let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
+    let name = kinds.iter().find_map(|kind| item.strip_prefix(kind))?;
+    name.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next()
+}
+
+/// The parts of a list at its commas, but not at those inside brackets.
+fn parts(list: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start, mut last) = (Vec::new(), 0, 0, ' ');
+    for (at, letter) in list.char_indices() {
+        match letter {
+            '(' | '[' | '{' | '<' => depth += 1,
+            '>' if last == '-' || last == '=' => {}
+            ')' | ']' | '}' | '>' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(list[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+        last = letter;
+    }
+    parts.push(list[start..].trim());
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// What is between an opening bracket, with which the text begins, and the one that closes it.
+fn bracketed(text: &str) -> Option<&str> {
+    let (mut depth, mut last) = (0, ' ');
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' | '[' | '{' | '<' => depth += 1,
+            '>' if last == '-' || last == '=' => {}
+            ')' | ']' | '}' | '>' => depth -= 1,
+            _ => {}
+        }
+        last = letter;
+        if depth == 0 {
+            return text[..at].get(1..);
+        }
+    }
+    None
+}
+
+/// The parameters of each function, with its name.
+fn functions(text: &str) -> Vec<(&str, Vec<&str>)> {
+    let declared = |(at, _)| {
+        let rest: &str = &text[at + "fn ".len()..];
+        let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_')?;
+        let (name, mut rest) = rest.split_at(end);
+        if rest.starts_with('<') {
+            rest = &rest[bracketed(rest)?.len() + 2..];
+        }
+        let is_function = !name.is_empty() && rest.starts_with('(');
+        is_function.then(|| Some((name, parts(bracketed(rest)?)))).flatten()
+    };
+    text.match_indices("fn ").filter_map(declared).collect()
+}
+
+/// How many values a parameter hides in a tuple.
+fn hidden(parameter: &str) -> usize {
+    let is_type = |at: &usize| {
+        let before = &parameter[..*at];
+        before.matches('(').count() == before.matches(')').count()
+    };
+    let Some(at) = parameter.match_indices(": ").map(|(at, _)| at).find(is_type) else { return 0 };
+    let kind = parameter[at + 2..].trim_start_matches('&');
+    let kind = match kind.strip_prefix('\'') {
+        Some(lifetime) => lifetime.split_once(' ').map_or(lifetime, |(_, kind)| kind),
+        None => kind,
+    };
+    let kind = kind.strip_prefix("mut ").unwrap_or(kind);
+    let tuple = kind.strip_prefix('(').and_then(|_| bracketed(kind));
+    tuple.map_or(0, |tuple| parts(tuple).len())
+}
+
+/// The command is left out: nobody else sees its types, and its arguments are named after
+/// subcommands.
+#[test]
+fn libraries_define_a_type_name_once() {
+    let all = all_code();
+    let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (path, text) in all.iter().filter(|(path, _)| !path.contains("halflap-cli")) {
+        text.lines()
+            .filter_map(defined)
+            .for_each(|name| places.entry(name).or_default().push(path));
+    }
+    places.retain(|_, paths| paths.len() > 1);
+    let is_shared = |name: &str| SHARED_NAMES.iter().any(|(shared, _)| *shared == name);
+    let unexpected: Vec<_> = places.iter().filter(|(name, _)| !is_shared(name)).collect();
+    assert!(unexpected.is_empty(), "names that mean several things: {unexpected:#?}");
+    let needless: Vec<_> =
+        SHARED_NAMES.iter().filter(|(name, _)| !places.contains_key(name)).collect();
+    assert!(needless.is_empty(), "exceptions that are no longer needed: {needless:?}");
+}
+
+#[test]
+fn no_parameters_hide_in_a_tuple() {
+    let is_tuple = |parameter: &&str| hidden(parameter) > 2;
+    for (path, text) in all_code() {
+        for (name, parameters) in functions(&text) {
+            let tuples: Vec<_> = parameters.into_iter().filter(is_tuple).collect();
+            assert!(tuples.is_empty(), "{path}: '{name}' takes {tuples:?}: give them a type");
+        }
+    }
+}
+
+#[test]
+fn hidden_parameters_are_counted() {
+    let text = "pub(super) fn of<T: Fn(u8) -> u8>(&self, (a, b, c): (A, [u8; 2], Map<K, V>), d: &'a mut (A, B), e: (A)) {}";
+    let (name, parameters) = functions(text).remove(0);
+    let counts: Vec<usize> = parameters.iter().map(|parameter| hidden(parameter)).collect();
+    assert_eq!((name, counts), ("of", vec![0, 3, 2, 1]));
+    assert_eq!(
+        ["pub(crate) enum Kind<T> {", "pub type A = B;", "    struct Inner;"].map(defined),
+        [Some("Kind"), Some("A"), None]
+    );
 }
