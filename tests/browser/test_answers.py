@@ -5,7 +5,7 @@ import re
 import urllib.parse
 
 import pytest
-from command import corpus, read_json, run
+from command import ROOT, corpus, read_json, run
 from pages import nanos, size
 
 HELD = 80_000_000
@@ -232,3 +232,35 @@ def test_what_if_answers_in_a_sentence(open_page, tmp_path):
     assert answer in open_page(page).text("#advice")
     points = read_json(out)["points"]
     assert all(point["step_time"] is not None for point in points), "infeasible points are left out"
+
+
+def test_the_band_tells_forward_from_backward_where_a_step_comes_back_to_its_last_layer(tmp_path, open_page):
+    """Two layers forward, the head, and backward through both."""
+    graph = json.loads(named_graph(tmp_path).read_text())
+    computes = [node for node in graph["nodes"] if node["kind"] == "compute"]
+    for node, module in zip(computes, ["layers.0.mlp", "layers.1.mlp", "output", "layers.1.mlp", "layers.0.mlp", "layers.0.mlp"]):
+        node["module"] = module
+    for name, expected in [
+        ("step", ["forward layers.0", "forward layers.1", "forward", "backward layers.1", "backward layers.0"]),
+        ("rank0_graph1_backward", ["backward layers.0", "backward layers.1", "backward layers.1", "backward layers.0"]),
+    ]:
+        path, page = tmp_path / f"{name}.json", tmp_path / f"{name}.html"
+        path.write_text(json.dumps(graph))
+        run("explain", path, "--report", page, "--no-advice")
+        band = open_page(page).page.evaluate("halflap.sections(0)")
+        assert band == [one for one, before in zip(expected, [None, *expected]) if one != before]
+
+
+def test_a_module_begins_with_the_whole_step_and_says_where_collectives_come_from(tmp_path, open_page):
+    module = ROOT / "tests" / "hlo" / "fsdp_L2_scan.after_optimizations.txt.gz"
+    path = tmp_path / "page.html"
+    run("explain", module, "--report", path, "--no-advice")
+    page = open_page(path)
+    assert len(page.texts("#part option")) > 1
+    facts = dict(page.data["facts"])
+    assert facts["computation"].endswith(", the entry")
+    columns = [column["title"] for column in page.data["tables"][0]["columns"]]
+    assert "source" in columns
+    # Names of buffers are cut so that no two of them look the same.
+    names = page.texts("#memory .owners tbody tr:not(:last-child) td:first-child")
+    assert len(set(names)) == len(names) > 3

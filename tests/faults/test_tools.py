@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -85,6 +86,9 @@ def test_artifacts_are_listed_and_never_lost(tmp_path):
     page = (kept / "index.html").read_text()
     for name in ("plan.txt", "order.json", "report.html", "trace.json", "times.json", "out.npz", "values"):
         assert (kept / name).exists() and f'href="{name}"' in page
+    for said in (f"--artifacts {kept} --debug-values 1</code>", f"<code>{module}</code>", "<code>halflap 0.", "All went well."):
+        assert said in page
+    assert re.findall(r"<tr><td>(\w+)</td><td>(\w+)</td><td>[\d.]+ s</td>", page) == [("plan", "done"), ("run", "done")]
     run("run", module, "--artifacts", kept, expect=2)
     run("run", module, "--artifacts", kept, "--overwrite")
     assert not (kept / "values").exists()

@@ -76,6 +76,11 @@ fn tables_and_files() {
     assert_eq!(figures, [250e3, 200e3, 100e3, 40e3, 10e3]);
     assert_eq!((&rank["rank"], &rank["peers"]["waiting"]), (&json!(0), &json!(30e3)));
     assert_eq!(rank["collectives"][0]["bytes"], 4096);
+    // Half of the bytes pass the bus of each of two ranks, in the time of the transfer.
+    let rate = rank["collectives"][0]["bus_bandwidth"].as_f64().unwrap();
+    assert!((rate - 2048.0 / 70e-6).abs() < 1.0, "{rate}");
+    assert!(out.contains("29.3 MB/s"), "{out}");
+    assert_eq!(rank["collectives"][0]["latency_bound"], false);
     assert_eq!(file["matches"][0]["last_to_arrive"], 1);
     let nccl = "ncclDevKernel_AllGather_RING_LL(x)";
     assert_eq!(read_json(dir.join("t.json")), json!({ "op0": 160e3, "op1": 40e3, nccl: 70e3 }));

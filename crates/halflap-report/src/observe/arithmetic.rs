@@ -96,3 +96,59 @@ pub(super) fn arithmetic(
     }
     of
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{Analysis, Rank, TraceLimits, read_trace};
+    use super::*;
+
+    #[test]
+    fn products_count_each_term_twice() {
+        let flops = |shapes: &str, left| product_flops(shapes.as_bytes(), left).map(|flops| flops.0);
+        assert_eq!(flops("[[2, 3], [3, 5]]", 0), Some(60.0));
+        assert_eq!(flops("[[5], [2, 3], [3, 5], [], []]", 1), Some(60.0));
+        assert_eq!(flops("[[7, 2, 3], [7, 3, 5]]", 0), Some(420.0));
+        for bad in ["[[2, 3], [4, 5]]", "[[2, 3]]", "[[2, 0], [0, 5]]", "[[7, 2, 3], [3, 5]]", "x"] {
+            assert_eq!(flops(bad, 0), None, "{bad}");
+        }
+        assert_eq!([left_matrix(b"aten::mm"), left_matrix(b"aten::mul")], [Some(0), None]);
+    }
+
+    /// A product on a thread whose two kernels take 10 and 100 us, launched by calls within it; what
+    /// another thread launches meanwhile, and what is launched later, is not its work.
+    #[test]
+    fn the_longest_kernel_of_a_product_does_its_work() {
+        let host = |category: &str, name: &str, thread: i64, start: i64, args: Value| {
+            json!({ "ph": "X", "cat": category, "name": name, "pid": 9, "tid": thread, "ts": start,
+                "dur": if category == "cpu_op" { 20 } else { 2 }, "args": args })
+        };
+        let call = |number: i64, thread: i64, start: i64| {
+            host("cuda_runtime", "cudaLaunchKernel", thread, start, json!({ "correlation": number }))
+        };
+        let kernel = |name: &str, number: i64, start: i64, time: i64| {
+            json!({ "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start,
+                "dur": time, "args": { "device": 0, "stream": 7, "correlation": number } })
+        };
+        let shapes = json!({ "Input Dims": [[1000, 1000], [1000, 1000]] });
+        let events = json!([
+            kernel("gemm", 2, 200, 100),
+            kernel("prepare", 1, 100, 10),
+            kernel("other", 3, 400, 300),
+            kernel("later", 4, 800, 300),
+            call(1, 1, 12), call(2, 1, 16), call(3, 2, 14), call(4, 1, 60),
+            host("cpu_op", "aten::mm", 1, 10, shapes),
+            host("cpu_op", "aten::mm", 1, 40, json!({})),
+        ]);
+        let devices = json!([{ "id": 0, "name": "NVIDIA H100 80GB HBM3" }]);
+        let trace = json!({ "deviceProperties": devices, "traceEvents": events });
+        let trace = read_trace(trace.to_string().as_bytes(), TraceLimits::default()).unwrap();
+        let rank = Rank::of(&trace, "t.json");
+        let worked = rank.kernel_uses.iter().filter(|used| used.arithmetic.flops.0 > 0.0);
+        let worked: Vec<_> = worked.map(|used| (rank.kernel(used.kernel), used.arithmetic)).collect();
+        assert_eq!(worked, [("gemm", Arithmetic { flops: Flops(2e9), time: Nanos(100e3) })]);
+        assert_eq!(rank.preset().map(|(name, _)| name), Some("h100"));
+        assert!(Analysis::of(vec![rank]).rates[0].is_empty());
+    }
+}

@@ -12,6 +12,8 @@ function filePhase() {
   return found ? found[1].toLowerCase() : '';
 }
 
+let ofFile = null; // the same, found once
+
 /** The layer that an operation's module or parameter is part of, as its name says. */
 function layerOf(op) {
   const layer = /(?:^|[._/])((?:layers?|blocks?|stages?|h)[._]?\d+)(?=$|[._/])/i.exec(ops.label[op]);
@@ -21,7 +23,7 @@ function layerOf(op) {
 /** Forward or backward, where JAX's transforms or the file's name say so. */
 function phaseOf(op) {
   const source = ops.source[op] || '';
-  return /transpose\(/.test(source) ? 'backward' : /\bjvp\(/.test(source) ? 'forward' : filePhase();
+  return /transpose\(/.test(source) ? 'backward' : /\bjvp\(/.test(source) ? 'forward' : (ofFile ??= filePhase());
 }
 
 /** The slice with which backward begins, of a step that no name tells apart: forward goes through the layers once,
@@ -49,7 +51,7 @@ function sectionOf(view, slice, turn) {
   const phase = turn < 0 ? phaseOf(op) : slice < turn ? 'forward' : 'backward';
   const layer = layerOf(op);
   // A file's phase goes with layers alone: without them, it says nothing that its title does not.
-  if (phase === filePhase() && !layer) return '';
+  if (phase === ofFile && !layer) return '';
   return [phase, layer].filter(Boolean).join(' ');
 }
 

@@ -3,7 +3,7 @@
 const LINKS = 8;
 const OWNERS = 8;
 /** What a column of the largest buffers has room for: longer names lose their middle, and stay different. */
-const OWNER_NAME = 14;
+const OWNER_NAME = 11;
 const STALLS = 4;
 const SUMS = 6;
 
