@@ -1,9 +1,10 @@
 //! Achieved rates: how fast collectives and kernels went, beside what their links and devices do.
 //!
-//! A collective's rate is the bus bandwidth of nccl-tests. How fast a link is, its own traffic tells:
-//! the fastest collective of a group is what the others of that group are compared with. A collective
-//! is latency-bound if at that rate its bytes would take less than half the time of the group's
-//! shortest collective, so that fewer bytes would not help. docs/analyze.md has the formulas.
+//! A collective's rate is the bus bandwidth of nccl-tests. How fast a link is, its own traffic
+//! tells: the fastest collective of a group is what the others of that group are compared with. A
+//! collective is latency-bound if at that rate its bytes would take less than half the time of the
+//! group's shortest collective, so that fewer bytes would not help. docs/analyze.md has the
+//! formulas.
 
 use halflap::collective::CollectiveKind;
 use halflap::cost::Device;

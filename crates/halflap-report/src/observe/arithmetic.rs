@@ -116,8 +116,8 @@ mod tests {
         assert_eq!([left_matrix(b"aten::mm"), left_matrix(b"aten::mul")], [Some(0), None]);
     }
 
-    /// A product on a thread whose two kernels take 10 and 100 us, launched by calls within it; what
-    /// another thread launches meanwhile, and what is launched later, is not its work.
+    /// A product on a thread whose two kernels take 10 and 100 us, launched by calls within it.
+    /// What another thread launches meanwhile, and what is launched later, is not its work.
     #[test]
     fn the_longest_kernel_of_a_product_does_its_work() {
         let host = |category: &str, name: &str, thread: i64, start: i64, args: Value| {
