@@ -15,7 +15,7 @@ from torch.utils._ordered_set import OrderedSet
 import halflap
 import halflap.torch
 
-FOLDER = pathlib.Path(sys.argv[1])
+FOLDER = pathlib.Path(sys.argv[1]) / "captured"
 
 
 class Captured:

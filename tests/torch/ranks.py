@@ -1,6 +1,7 @@
 """Starts ranks of real torch, and gives what they wrote."""
 
 import atexit
+import dataclasses
 import json
 import os
 import pathlib
@@ -22,61 +23,87 @@ def launch(task, folder, *, ranks=4, seconds=900):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    places = [(rank, ranks, port) for rank in range(ranks)]
     results = [folder / f"{task}{rank}.json" for rank in range(ranks)]
     for path in results:
         path.unlink(missing_ok=True)
+    jobs = [Job.of_rank(task, folder, (rank, ranks, port)) for rank in range(ranks)]
+    run_all(jobs, seconds)
+    return [json.loads(path.read_text()) if path.exists() else None for path in results]
+
+
+def run_script(name, folder, *arguments, seconds=600):
+    """Runs a script of this folder in a process of its own, which must end well. `folder` is its first argument, and
+    has its compile cache."""
+    environment = {**common_environment(), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    asked_for = {"script": str(HERE / f"{name}.py"), "arguments": [*map(str, (folder, *arguments))]}
+    run_all([Job(folder / name, environment, asked_for)], seconds)
+
+
+@dataclasses.dataclass
+class Job:
+    """What a process is forked for; `files` begins the names of what it writes."""
+
+    files: pathlib.Path
+    environment: dict
+    asked_for: dict
+
+    @classmethod
+    def of_rank(cls, task, folder, place):
+        rank, ranks, port = place
+        environment = {
+            **common_environment(),
+            "FOLDER": str(folder),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            # One for each, as on machines of their own: whoever compiles first would decide for all.
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache{rank}"),
+        }
+        return cls(folder / f"{task}{rank}", environment, {"task": task})
+
+    @property
+    def ended(self):
+        """The file that will say how it ended."""
+        return self.files.with_name(f"{self.files.name}.ended")
+
+    @property
+    def log(self):
+        return self.files.with_name(f"{self.files.name}.log")
+
+    def said(self):
+        return self.log.read_text() if self.log.exists() else "nothing was written"
+
+
+def run_all(jobs, seconds):
+    """Forks processes, and waits until all have ended well."""
     try:
-        ended = [start(task, folder, place) for place in places]
-        await_all(ended, time.monotonic() + seconds, lambda rank: log(folder, task, rank))
+        for number, job in enumerate(jobs):
+            job.ended.unlink(missing_ok=True)
+            places = {"log": str(job.log), "ended": str(job.ended)}
+            # Neighbours come from different servers: sets are in another order in each.
+            Server.number(number % 2).ask({"environment": job.environment, **places, **job.asked_for})
+        await_all(jobs, time.monotonic() + seconds)
     except BaseException:
         # What they left behind, nobody knows.
         stop_servers()
         raise
-    return [json.loads(path.read_text()) if path.exists() else None for path in results]
 
 
-def start(task, folder, place):
-    """Starts one rank; gives the file that will say how it ended."""
-    rank, ranks, port = place
-    environment = {
-        **common_environment(),
-        "FOLDER": str(folder),
-        "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        # One for each, as on machines of their own: whoever compiles first would decide for all.
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache{rank}"),
-    }
-    ended = folder / f"{task}{rank}.ended"
-    ended.unlink(missing_ok=True)
-    # Neighbours come from different servers: sets are in another order in each.
-    Server.number(rank % 2).ask(
-        {"task": task, "environment": environment, "log": str(folder / f"{task}{rank}.log"), "ended": str(ended)}
-    )
-    return ended
-
-
-def await_all(ended, deadline, log_of):
-    """Waits until all ranks have ended well, and else says how each stands: the first to fail need not be at fault."""
+def await_all(jobs, deadline):
+    """Waits until all have ended well, and else says how each stands: the first to fail need not be at fault."""
     while True:
-        codes = [int(path.read_text()) if path.exists() else None for path in ended]
+        codes = [int(job.ended.read_text()) if job.ended.exists() else None for job in jobs]
         if not any(codes) and None not in codes:
             return
-        for rank in (rank for rank, code in enumerate(codes) if code is None):
-            Server.number(rank % 2).check()
+        for number in (number for number, code in enumerate(codes) if code is None):
+            Server.number(number % 2).check()
         if any(codes) or time.monotonic() > deadline:
             states = ["still runs" if code is None else f"exit {code}" for code in codes]
-            said = [f"rank {rank}: {state}: {log_of(rank)[-2000:]}" for rank, state in enumerate(states)]
+            said = [f"{job.files.name}: {state}: {job.said()[-2000:]}" for job, state in zip(jobs, states)]
             raise AssertionError("\n".join(said))
         time.sleep(0.02)
-
-
-def log(folder, task, rank):
-    path = folder / f"{task}{rank}.log"
-    return path.read_text() if path.exists() else "nothing was written"
 
 
 def common_environment():
@@ -118,8 +145,8 @@ class Server:
             cls.running[number] = cls()
         return cls.running[number]
 
-    def ask(self, rank):
-        self.process.stdin.write(f"{json.dumps(rank)}\n")
+    def ask(self, job):
+        self.process.stdin.write(f"{json.dumps(job)}\n")
         self.process.stdin.flush()
 
     def check(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import time
@@ -13,6 +14,7 @@ import random_programs
 import tasks_random
 import torch
 import torch.distributed as dist
+from sizes import TINY
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -41,29 +43,52 @@ def far_away(node):
     return 0.2 if ".mm" in name else 0.01
 
 
-def backend(change):
-    """A compiler of AOTAutograd's graphs that runs them as they are after a change."""
-
-    def compiler(gm, inputs):
-        return make_boxed_func(change(gm, inputs).forward)
-
-    partition = min_cut_rematerialization_partition
-    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
+def by_size(node):
+    """Milliseconds by size alone: nothing is gained by merging, and much by cutting."""
+    value = node.meta["val"]
+    if "wait_tensor" in str(node.target) or not isinstance(value, torch.Tensor):
+        return 0.0
+    sent = max(value.nbytes, node.args[0].meta["val"].nbytes) if "c10d" in str(node.target) else 0
+    return 2.5e-4 * sent if sent else 5e-4 * value.numel() if "mm" in str(node.target) else 1e-6
 
 
 def unchanged(gm, inputs):
     return gm
 
 
-def steps(kind, compiler, count=2):
+class Variants:
+    """What AOTAutograd traces, once, as it is and after each of several changes: tracing takes longer
+    than all changes. One of them runs at a time."""
+
+    def __init__(self, changes):
+        self.changes = {"unchanged": unchanged, **changes}
+        self.running = "unchanged"
+        #: What passes did for each.
+        self.done = {name: [] for name in self.changes}
+        self.backend = aot_autograd(
+            fw_compiler=self.compiler,
+            bw_compiler=self.compiler,
+            partition_fn=min_cut_rematerialization_partition,
+        )
+
+    def compiler(self, gm, inputs):
+        compiled = {}
+        for name, change in self.changes.items():
+            before = len(passes.done)
+            compiled[name] = change(copy.deepcopy(gm), inputs).forward
+            self.done[name] += passes.done[before:]
+        return make_boxed_func(lambda *given: compiled[self.running](*given))
+
+    def compile(self, function, **options):
+        return torch.compile(function, backend=self.backend, **options)
+
+
+def steps(model, run, size=models.SMALL):
     """Losses, and all parameters after some steps."""
-    torch._dynamo.reset()
-    model = models.build(kind)
-    run = torch.compile(model, backend=compiler, fullgraph=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
-    for step in range(count):
-        loss = run(models.batch(step)).square().mean()
+    for step in range(2):
+        loss = run(models.batch(step, size)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -71,13 +96,19 @@ def steps(kind, compiler, count=2):
     return losses, [parameter.detach().clone() for parameter in model.parameters()]
 
 
+def compiled_steps():
+    """The same of a model with sharded parameters, compiled by Inductor."""
+    torch._dynamo.reset()
+    model = models.build("fsdp", TINY)
+    return steps(model, torch.compile(model, fullgraph=True), TINY)
+
+
 def same(found, expected):
     return found[0] == expected[0] and all(map(torch.equal, found[1], expected[1]))
 
 
-def told(before):
-    """What passes did since: merged collectives, failures, whether anything was gained."""
-    ran = passes.done[before:]
+def told(ran):
+    """What passes did: merged collectives, failures, whether anything was gained."""
     return {
         "graphs": len(ran),
         "merged": sum(len(one.members) for ran_one in ran for one in ran_one.rewrites.merged),
@@ -86,6 +117,9 @@ def told(before):
         "failures": [one.failure for one in ran if one.failure],
         "faster": all(
             one.schedule.step_time <= one.step_time_before for one in ran if one.schedule
+        ),
+        "shorter": all(
+            one.schedule.step_time < one.order_alone for one in ran if one.rewrites.split
         ),
     }
 
@@ -96,6 +130,9 @@ CHANGES = {
     "merged": functools.partial(
         halflap.torch.optimize, estimate=far_away, collective_order="auto", memory_budget="4x"
     ),
+    "cut": functools.partial(
+        halflap.torch.optimize, rewrite=["merge", "split"], estimate=by_size, memory_budget="4x"
+    ),
 }
 
 
@@ -103,11 +140,18 @@ def trained():
     """The examples' models in AOTAutograd's eager backend, plain and with each change."""
     result = {}
     for kind in models.BLOCKS:
-        plain = steps(kind, backend(unchanged))
-        for name, change in CHANGES.items():
-            before = len(passes.done)
-            found = steps(kind, backend(change))
-            result[f"{kind} {name}"] = {"same": same(found, plain), **told(before)}
+        torch._dynamo.reset()
+        model, variants = models.build(kind), Variants(CHANGES)
+        start = [parameter.detach().clone() for parameter in model.parameters()]
+        run = variants.compile(model, fullgraph=True)
+        plain = steps(model, run)
+        for name in CHANGES:
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), start):
+                    parameter.copy_(value)
+            variants.running = name
+            found = steps(model, run)
+            result[f"{kind} {name}"] = {"same": same(found, plain), **told(variants.done[name])}
     return result
 
 
@@ -117,7 +161,7 @@ def inductor():
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     config.cpp.simdlen = 1
     result = {}
-    plain = steps("fsdp", "inductor")
+    plain = compiled_steps()
     ours = {"estimate": far_away, "memory_budget": "4x", "collective_order": "free"}
     cases = {"merged": ours, "again": ours, "other": {**ours, "effort": "default"}}
     for name, given in cases.items():
@@ -125,13 +169,14 @@ def inductor():
         graph_pass = halflap.torch.GraphPass(rewrite="exact", **given)
         with config.patch(post_grad_custom_post_pass=graph_pass):
             with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
-                found = steps("fsdp", "inductor")
-        result[name] = {"same": same(found, plain), **told(before)}
+                found = compiled_steps()
+        result[name] = {"same": same(found, plain), **told(passes.done[before:])}
     before = len(passes.done)
     with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
-        found = steps("fsdp", "inductor")
+        found = compiled_steps()
         shown = str(halflap.torch.status())
-    result["both levels"] = {"same": same(found, plain), "status": shown, **told(before)}
+    did = told(passes.done[before:])
+    result["both levels"] = {"same": same(found, plain), "status": shown, **did}
     return result
 
 
@@ -233,40 +278,6 @@ def cut():
     return result
 
 
-def by_size(node):
-    """Milliseconds by size alone: nothing is gained by merging, and much by cutting."""
-    value = node.meta["val"]
-    if "wait_tensor" in str(node.target) or not isinstance(value, torch.Tensor):
-        return 0.0
-    sent = max(value.nbytes, node.args[0].meta["val"].nbytes) if "c10d" in str(node.target) else 0
-    return 2.5e-4 * sent if sent else 5e-4 * value.numel() if "mm" in str(node.target) else 1e-6
-
-
-CUT = functools.partial(
-    halflap.torch.optimize, rewrite=["merge", "split"], estimate=by_size, memory_budget="4x"
-)
-
-
-def cut_models():
-    """Models whose collectives nothing can hide but pieces of what computes on them."""
-    result = {}
-    for kind in ("tensor_parallel", "expert_parallel"):
-        plain = steps(kind, backend(unchanged))
-        before = len(passes.done)
-        found = steps(kind, backend(CUT))
-        result[kind] = {
-            "same": same(found, plain),
-            "cut": sum(len(one.rewrites.split) for one in passes.done[before:]),
-            "shorter": all(
-                one.schedule.step_time < one.order_alone
-                for one in passes.done[before:]
-                if one.rewrites.split
-            ),
-            **told(before),
-        }
-    return result
-
-
 def recipes():
     """Those of docs/fx.md: inference with all-reduces, and gradients of data-parallel ranks."""
     result = {"inference": inference(), "data parallel": data_parallel()}
@@ -281,12 +292,12 @@ def inference():
     change = functools.partial(
         halflap.torch.optimize, rewrite="all", estimate=by_size, memory_budget="4x"
     )
-    before = len(passes.done)
+    variants = Variants({"changed": change})
+    variants.running = "changed"
     with torch.no_grad():
-        found = torch.compile(model, backend=backend(change), fullgraph=True)(x, y)
+        found = variants.compile(model, fullgraph=True)(x, y)
         expected = model(x, y)
-    cut = sum(len(one.rewrites.split) for one in passes.done[before:])
-    return {"same": all(map(torch.equal, found, expected)), "cut": cut, **told(before)}
+    return {"same": all(map(torch.equal, found, expected)), **told(variants.done["changed"])}
 
 
 def data_parallel():
@@ -297,7 +308,7 @@ def data_parallel():
     before = len(passes.done)
     with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
         found = data_parallel_steps()
-    return {"same": all(map(torch.equal, found, plain)), **told(before)}
+    return {"same": all(map(torch.equal, found, plain)), **told(passes.done[before:])}
 
 
 def data_parallel_steps():
@@ -342,7 +353,7 @@ def apart():
         found = gm(*given)
         texts = [str(one.message) for one in warned if "halflap" in str(one.message)]
         is_same = all(map(torch.equal, found, expected))
-        result[case] = {"same": is_same, "told": texts, **told(before)}
+        result[case] = {"same": is_same, "told": texts, **told(passes.done[before:])}
         dist.barrier()
     return result
 
@@ -373,27 +384,29 @@ def random_sweep():
     began, before = time.monotonic(), len(passes.done)
     differences = []
     for seed in range(first, first + count):
-        program = random_programs.program(seed)
-        expected = results(program, seed, unchanged)
-        for name, change in {**CHANGES, "cut": CUT}.items():
-            found = results(program, seed, change)
-            if tasks_random._on_any_rank(tasks_random._differ(found, expected)):
-                if stable(program, seed, expected):
-                    differences.append(f"seed {seed}, {name}: values differ\n{program.text}")
-    found = told(before)
+        differences += differences_of(random_programs.program(seed), seed)
+    found = told(passes.done[before:])
     differences += found["failures"]
     return {**found, "differences": differences, "seconds": time.monotonic() - began}
 
 
-def results(program, seed, change):
-    compile_with = functools.partial(torch.compile, backend=backend(change))
-    return tasks_random.results(program, seed, compile_with)
+def differences_of(program, seed):
+    """Changes of a program with which it computes something else."""
+    torch._dynamo.reset()
+    variants = Variants(CHANGES)
+    step = tasks_random.compiled_step(program, variants.compile)
 
+    def differs(name):
+        variants.running = name
+        found = tasks_random.left_behind(step, program, seed)
+        return tasks_random._on_any_rank(tasks_random._differ(found, expected))
 
-def stable(program, seed, expected):
-    """Whether it is the same each time without any change."""
-    again = [results(program, seed, unchanged) for _ in range(3)]
-    return not any(tasks_random._on_any_rank(tasks_random._differ(one, expected)) for one in again)
+    expected = tasks_random.left_behind(step, program, seed)
+    different = [name for name in CHANGES if differs(name)]
+    # It may differ each time without any change.
+    if different and any([differs("unchanged") for _ in range(3)]):
+        return []
+    return [f"seed {seed}, {name}: values differ\n{program.text}" for name in different]
 
 
 def bound():
@@ -537,7 +550,7 @@ def exported_graphs_are_ordered():
     halflap.torch.reorder(gm, estimate=far_away, memory_budget="8x")
     found = exported.module()(*given)
     same = all(map(torch.equal, found, model(*given)))
-    return same and told(before)["failures"] == [] and names != [n.name for n in gm.graph.nodes]
+    return same and told(passes.done[before:])["failures"] == [] and names != [n.name for n in gm.graph.nodes]
 
 
 def sizes_that_vary_are_not_guarded():
@@ -553,7 +566,7 @@ def sizes_that_vary_are_not_guarded():
     others = torch.randn(5, 16), torch.randn(7, 16)
     same = all(map(torch.equal, gm(*others), model(*others)))
     is_moved = names != [node.name for node in gm.graph.nodes]
-    return same and is_moved and told(before)["failures"] == []
+    return same and is_moved and told(passes.done[before:])["failures"] == []
 
 
 def a_graph_that_is_not_functional_stays():

@@ -9,21 +9,21 @@ import warnings
 import models
 import torch
 import torch.distributed as dist
+from sizes import TINY
 
 import halflap.torch
 from halflap.torch import _pass, _tune
 
-SIZE = models.SMALL
 FOLDER = pathlib.Path(os.environ["FOLDER"])
 
 
-def make_step(kind="fsdp", size=SIZE):
+def make_step():
     """A training step of a small model, and what it leaves behind."""
     torch.manual_seed(0)
-    model = models.build(kind, size)
+    model = models.build("fsdp", TINY)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     run = torch.compile(model, fullgraph=True)
-    batch = models.batch(0, size)
+    batch = models.batch(0, TINY)
 
     def step():
         loss = run(batch).square().mean()

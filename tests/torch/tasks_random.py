@@ -59,10 +59,14 @@ def second_group():
     return _second[0]
 
 
-def results(program, seed, compile_with=torch.compile):
-    """Everything that two steps leave behind: what is returned, inputs, gradients."""
+def results(program, seed):
+    """What a program, compiled anew, leaves behind."""
     torch._dynamo.reset()
-    step = compiled_step(program, compile_with)
+    return left_behind(compiled_step(program), program, seed)
+
+
+def left_behind(step, program, seed):
+    """Everything that two steps leave behind: what is returned, inputs, gradients."""
     torch.manual_seed(1000 * seed + dist.get_rank())
     inputs = [torch.randn(SIDE, SIDE) * 0.5 for _ in range(program.inputs)]
     if program.is_differentiated:

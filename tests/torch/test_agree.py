@@ -1,11 +1,9 @@
 """`collective_order="auto"`: all ranks run the same order, whatever becomes of some of them."""
 
-import os
 import shutil
-import subprocess
 
 import pytest
-from ranks import HERE, PYTHON, launch
+from ranks import PYTHON, launch
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
@@ -129,10 +127,3 @@ def test_another_process_group_is_asked_again(tmp_path):
     for rank in launch("agree.anew", tmp_path, ranks=2):
         assert rank["free before"] == [True]
         assert rank["right"]
-
-
-def test_graphs_with_the_same_collectives_have_orders_of_their_own_alone(tmp_path):
-    command = [PYTHON, HERE / "followed.py"]
-    variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]

@@ -6,8 +6,13 @@ from ranks import PYTHON, launch
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
 
-def test_models_compute_the_same(tmp_path):
-    for rank in launch("fx.trained", tmp_path, ranks=2):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return launch("fx.trained", tmp_path_factory.mktemp("trained"), ranks=2)
+
+
+def test_models_compute_the_same(trained):
+    for rank in trained:
         for case, found in rank.items():
             assert found["same"] and found["failures"] == [], (case, found)
             # Forward and backward.
@@ -38,18 +43,18 @@ def test_every_region_is_cut_bit_for_bit(tmp_path):
             assert found["calls"] == (int(pieces) * cut or 1), (case, found)
 
 
-def test_models_are_cut_where_nothing_else_hides_them(tmp_path):
-    for rank in launch("fx.cut_models", tmp_path, ranks=2):
-        for case, found in rank.items():
-            assert found["same"] and found["failures"] == [], (case, found)
-            assert found["cut"] > 0 and found["shorter"], (case, found)
+def test_models_are_cut_where_nothing_else_hides_them(trained):
+    for rank in trained:
+        for kind in ("tensor_parallel", "expert_parallel"):
+            found = rank[f"{kind} cut"]
+            assert found["pieces"] > 0 and found["shorter"], (kind, found)
 
 
 def test_recipes(tmp_path):
     for rank in launch("fx.recipes", tmp_path, ranks=2):
         for case, found in rank.items():
             assert found["same"] and found["failures"] == [], (case, found)
-        assert rank["inference"]["cut"] == 1, rank["inference"]
+        assert rank["inference"]["pieces"] == 1, rank["inference"]
         assert rank["data parallel"]["merged"] > 0, rank["data parallel"]
 
 

@@ -1,10 +1,9 @@
 """Measured profiles, and the choice of the fastest order."""
 
 import json
-import subprocess
 
 import pytest
-from ranks import HERE, PYTHON, launch
+from ranks import PYTHON, launch
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
@@ -103,9 +102,3 @@ def check_run(graph, run):
                 # On another clock, which is put on this one by a mark.
                 done = sent[makers[dep["buffer"]]]["end_ns"]
                 assert done <= waited[node["name"]] + 1e6, (node["name"], done)
-
-
-def test_intervals_clocks_and_files(tmp_path):
-    command = [PYTHON, HERE / "measured.py", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,10 +1,9 @@
 """Run times: out of a trace into the graphs that are scheduled, and one profile of all ranks'."""
 
 import json
-import subprocess
 
 import pytest
-from ranks import HERE, PYTHON, launch
+from ranks import PYTHON, launch, run_script
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
@@ -33,8 +32,7 @@ def captured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiled")
     trace = folder / "trace.json"
     trace.write_text(json.dumps({"traceEvents": EVENTS, "distributedInfo": {"rank": 0, "world_size": 4}}))
-    done = subprocess.run([PYTHON, HERE / "profiled.py", folder, trace], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script("profiled", folder, trace)
     return folder
 
 

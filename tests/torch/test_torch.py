@@ -7,7 +7,7 @@ import json
 
 import pytest
 from command import run
-from ranks import PYTHON, launch, log
+from ranks import PYTHON, launch
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
@@ -102,11 +102,11 @@ def test_captured_graphs_say_what_runs(again, folder):
     graph = json.loads((folder / "captured" / f"{again[0]['captured']['ran'][0][0]}.json").read_text())
     kinds = [node["kind"] for node in graph["nodes"]]
     # Each half of a layer gathers and scatters.
-    assert kinds.count("collective") == kinds.count("wait") == 8
+    assert kinds.count("collective") == kinds.count("wait") == 4
     assert [group["ranks"] for group in graph["groups"].values()] == [[0, 1]]
     products = [node["flops"] for node in graph["nodes"] if node.get("gemm_like")]
     # Of 2 * 32 tokens: two heads' queries, keys and values, what becomes of them, half of the hidden width twice.
-    assert sorted(products) == sorted(2 * [2 * 64 * 64 * out for out in (96, 32, 128, 128)])
+    assert sorted(products) == sorted(2 * 64 * 64 * out for out in (96, 32, 128, 128))
     issued = [node["collective"] for node in graph["nodes"] if node["kind"] == "collective"]
     assert all(collective["bytes"] == 64 * 64 * 4 for collective in issued)
     assert all("models.py:" in node["source"] for node in graph["nodes"] if node["kind"] != "compute")
@@ -144,7 +144,7 @@ def test_a_rank_does_not_go_its_own_way_alone(differ):
 
 def test_a_rank_that_died_is_not_waited_for(folder):
     survivor, dead = launch("died", folder, ranks=2, seconds=300)
-    assert dead is None, log(folder, "died", 1)
+    assert dead is None, (folder / "died1.log").read_text()
     assert "rank 1 did not say within 5 s what it would do" in survivor["error"]
 
 

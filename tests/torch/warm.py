@@ -1,11 +1,13 @@
-"""Forks ranks that have torch at once: importing it and compiling for the first time takes longer than most tests.
+"""Forks processes that have torch at once: importing it and compiling for the first time takes longer than most tests.
 
-A line of standard input has one rank, as JSON: its `task`, its `environment`, where its output goes (`log`), and where
-it says how it ended (`ended`). What is forked is a process of its own; nothing is left of it for the next.
+A line of standard input asks for one, as JSON: the `task` of a rank, or a `script` and its `arguments`; its
+`environment`; where its output goes (`log`), and where it is written how it ended (`ended`). What is forked is a
+process of its own; nothing is left of it for the next.
 """
 
 import json
 import os
+import runpy
 import select
 import signal
 import sys
@@ -29,12 +31,12 @@ def warm_up():
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
 
 
-def start(rank):
-    """Forks a rank; gives its process."""
+def start(job):
+    """Forks a process; gives its number."""
     process = os.fork()
     if process == 0:
         try:
-            become(rank)
+            become(job)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -43,17 +45,22 @@ def start(rank):
     return process
 
 
-def become(rank):
-    output = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def become(job):
+    output = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for taken, given in ((0, nothing), (1, output), (2, output)):
         os.dup2(given, taken)
     os.environ.clear()
-    os.environ.update(rank["environment"])
+    os.environ.update(job["environment"])
+    if "script" in job:
+        sys.argv = [job["script"], *job["arguments"]]
+        runpy.run_path(job["script"], run_name="__main__")
+        sys.stdout.flush()
+        os._exit(0)
     # Reads its place from the environment.
     import worker
 
-    worker.main(rank["task"])
+    worker.main(job["task"])
 
 
 def reap(running):
@@ -79,8 +86,8 @@ def main():
             if not line:
                 # The tests are over, whatever still runs.
                 os.killpg(0, signal.SIGKILL)
-            rank = json.loads(line)
-            running[start(rank)] = rank["ended"]
+            job = json.loads(line)
+            running[start(job)] = job["ended"]
         reap(running)
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 import models
 import torch
 import torch.distributed as dist
+from sizes import TINY
 from torch._dynamo.utils import counters
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.exc import InductorError
@@ -35,7 +36,7 @@ def trained(kind, *, compiled, steps=3):
     PyCodeCache.cache_clear()
     counters.clear()
     before = len(halflap.torch.history())
-    losses = models.train(models.build(kind), steps, compiled=compiled)
+    losses = models.train(models.build(kind, TINY), steps, compiled=compiled, size=TINY)
     ran = halflap.torch.history()[before:]
     return {
         "losses": losses,
