@@ -159,7 +159,6 @@ def inductor():
     """The same with Inductor, as its custom pass; twice, the second time from the cache."""
     folder = os.path.join(os.environ["FOLDER"], "kernels")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    config.cpp.simdlen = 1
     result = {}
     plain = compiled_steps()
     ours = {"estimate": far_away, "memory_budget": "4x", "collective_order": "free"}
@@ -303,7 +302,6 @@ def inference():
 def data_parallel():
     """DistributedDataParallel with compiled autograd: all-reduces of all parameters, merged."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ["FOLDER"], "kernels")
-    config.cpp.simdlen = 1
     plain = data_parallel_steps()
     before = len(passes.done)
     with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
