@@ -136,8 +136,9 @@ impl Artifacts {
         let known = |name: &String| KNOWN.iter().position(|(known, _)| known == name);
         names.sort_by_key(|name| (known(name).unwrap_or(KNOWN.len()), name.clone()));
         let file = |name: String| {
-            let what =
-                known(&name).map_or("one stage: what it printed", |known| KNOWN[known].1).to_owned();
+            let what = known(&name)
+                .map_or("one stage: what it printed", |known| KNOWN[known].1)
+                .to_owned();
             let size = match fs::metadata(self.path.join(&name)) {
                 Ok(file) if file.is_file() => Bytes(file.len() as i64).to_string(),
                 _ => "folder".to_owned(),

@@ -99,10 +99,7 @@ pub fn draw(
 
 /// The computation that was requested, or the whole step and then those that communicate, the most
 /// exposed first.
-fn drawn<'s>(
-    module: &'s Shown<'_>,
-    name: Option<&str>,
-) -> Result<Vec<&'s Section<'s>>, Failed> {
+fn drawn<'s>(module: &'s Shown<'_>, name: Option<&str>) -> Result<Vec<&'s Section<'s>>, Failed> {
     let mut picked = module.picked(name, usize::MAX)?;
     if let (None, Some(entry)) = (name, module.sections.last()) {
         picked.retain(|section| section.priced.unit != entry.priced.unit);

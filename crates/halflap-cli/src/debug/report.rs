@@ -264,8 +264,9 @@ impl Report {
 
     /// For machines.
     pub fn json(&self) -> Json {
-        let stages =
-            self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result, "seconds": stage.seconds }));
+        let stages = self.stages.iter().map(
+            |stage| json!({ "name": stage.name, "result": stage.result, "seconds": stage.seconds }),
+        );
         json!({
             "format": "halflap.debug/1",
             "verdict": if self.finding.is_some() { "fault" } else { "clean" },

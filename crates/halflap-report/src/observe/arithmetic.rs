@@ -106,11 +106,13 @@ mod tests {
 
     #[test]
     fn products_count_each_term_twice() {
-        let flops = |shapes: &str, left| product_flops(shapes.as_bytes(), left).map(|flops| flops.0);
+        let flops =
+            |shapes: &str, left| product_flops(shapes.as_bytes(), left).map(|flops| flops.0);
         assert_eq!(flops("[[2, 3], [3, 5]]", 0), Some(60.0));
         assert_eq!(flops("[[5], [2, 3], [3, 5], [], []]", 1), Some(60.0));
         assert_eq!(flops("[[7, 2, 3], [7, 3, 5]]", 0), Some(420.0));
-        for bad in ["[[2, 3], [4, 5]]", "[[2, 3]]", "[[2, 0], [0, 5]]", "[[7, 2, 3], [3, 5]]", "x"] {
+        for bad in ["[[2, 3], [4, 5]]", "[[2, 3]]", "[[2, 0], [0, 5]]", "[[7, 2, 3], [3, 5]]", "x"]
+        {
             assert_eq!(flops(bad, 0), None, "{bad}");
         }
         assert_eq!([left_matrix(b"aten::mm"), left_matrix(b"aten::mul")], [Some(0), None]);
@@ -125,7 +127,13 @@ mod tests {
                 "dur": if category == "cpu_op" { 20 } else { 2 }, "args": args })
         };
         let call = |number: i64, thread: i64, start: i64| {
-            host("cuda_runtime", "cudaLaunchKernel", thread, start, json!({ "correlation": number }))
+            host(
+                "cuda_runtime",
+                "cudaLaunchKernel",
+                thread,
+                start,
+                json!({ "correlation": number }),
+            )
         };
         let kernel = |name: &str, number: i64, start: i64, time: i64| {
             json!({ "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start,
@@ -137,7 +145,10 @@ mod tests {
             kernel("prepare", 1, 100, 10),
             kernel("other", 3, 400, 300),
             kernel("later", 4, 800, 300),
-            call(1, 1, 12), call(2, 1, 16), call(3, 2, 14), call(4, 1, 60),
+            call(1, 1, 12),
+            call(2, 1, 16),
+            call(3, 2, 14),
+            call(4, 1, 60),
             host("cpu_op", "aten::mm", 1, 10, shapes),
             host("cpu_op", "aten::mm", 1, 40, json!({})),
         ]);
@@ -146,7 +157,8 @@ mod tests {
         let trace = read_trace(trace.to_string().as_bytes(), TraceLimits::default()).unwrap();
         let rank = Rank::of(&trace, "t.json");
         let worked = rank.kernel_uses.iter().filter(|used| used.arithmetic.flops.0 > 0.0);
-        let worked: Vec<_> = worked.map(|used| (rank.kernel(used.kernel), used.arithmetic)).collect();
+        let worked: Vec<_> =
+            worked.map(|used| (rank.kernel(used.kernel), used.arithmetic)).collect();
         assert_eq!(worked, [("gemm", Arithmetic { flops: Flops(2e9), time: Nanos(100e3) })]);
         assert_eq!(rank.preset().map(|(name, _)| name), Some("h100"));
         assert!(Analysis::of(vec![rank]).rates[0].is_empty());

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use super::run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use crate::debug::child::End;
-use crate::files::quoted;
 use crate::debug::report::{Finding, Kind, Reproduced};
 use crate::exit::Failed;
+use crate::files::quoted;
 
 /// Words after `halflap`.
 pub type Words = Vec<String>;

@@ -17,9 +17,9 @@ use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
 use crate::debug::child::ChildTask;
-use crate::files::quoted;
 use crate::debug::report::Value;
 use crate::exit::Failed;
+use crate::files::quoted;
 
 /// Where guard pages stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
