@@ -176,6 +176,9 @@ fn case(seed: u64) -> Option<(Graph, Machine, Edges)> {
     let mut machine = machine(&graph);
     machine.streams =
         Streams::assign(&graph, random.pick(&[Assignment::SharedRanks, Assignment::EachGroup]));
+    if seed.is_multiple_of(5) {
+        (machine.slowdown, machine.comm_slowdown) = (1.2, 1.3);
+    }
     Some((graph, machine, edges))
 }
 
@@ -203,6 +206,33 @@ fn no_order_within_the_limit_beats_the_bound() {
     }
     let said = format!("{cuts} cuts, {by_memory} higher by memory, {reached} of them reached");
     assert!(cuts > 100 && by_memory > 50 && reached > 10, "{said}");
+}
+
+/// What is not issued before a long operation starts only when that has ended. Without that, the stream
+/// would begin with the second collective while the first operation runs: 2300 ns.
+#[test]
+fn nothing_is_issued_while_an_operation_runs() {
+    let part = |kind: OpKind, time: f64, needs: &[usize]| Part {
+        kind,
+        time,
+        size: 1,
+        needs: needs.to_vec(),
+    };
+    let all = [
+        part(OpKind::Compute, 1000.0, &[]),
+        part(OpKind::AsyncCollective, 1000.0, &[0]),
+        part(OpKind::Compute, 500.0, &[]),
+        part(OpKind::AsyncCollective, 800.0, &[2]),
+        part(OpKind::Compute, 10.0, &[1]),
+    ];
+    let graph = build(&mut Random(1), &all);
+    let mut machine = machine(&graph);
+    machine.streams = Streams::assign(&graph, Assignment::One);
+    let steps = best_orders(&graph, &machine, Edges::Real);
+    let best = steps.into_iter().map(|(_, step)| step.0).fold(f64::INFINITY, f64::min);
+    let bound = lower_bound(&graph, &machine, Edges::Real, PLENTY);
+    assert_eq!(best, 2510.0);
+    assert!(bound.is_reached_by(Nanos(best)) && bound.time.0 <= best + 1e-6, "{bound:?}");
 }
 
 /// No order of the corpus is faster than the bound for what it needs.
@@ -234,7 +264,7 @@ fn no_order_of_the_corpus_beats_the_bound() {
 #[test]
 fn bounds_of_captured_programs_know_memory_and_two_streams() {
     let expected =
-        [("fsdp_tp_llama_4", 58.23e6), ("fsdp_llama_2", 6.64e6), ("fsdp_tp_llama_16", 431.5e6)];
+        [("fsdp_tp_llama_4", 58.49e6), ("fsdp_llama_2", 6.759e6), ("fsdp_tp_llama_16", 432.76e6)];
     for (name, least) in expected {
         let graph = program(name);
         let bound = lower_bound(&graph, &machine(&graph), Edges::Real, input_peak(&graph));
