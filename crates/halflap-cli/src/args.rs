@@ -606,11 +606,11 @@ pub struct SearchArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EffortArg {
-    /// About an eighth of the default's.
+    /// About a twelfth of the default's.
     Quick,
     /// A second or two for a thousand nodes.
     Default,
-    /// About eleven times the default's, and exact search for the smallest graphs.
+    /// About seven times the default's, and exact search for the smallest graphs.
     Thorough,
 }
 

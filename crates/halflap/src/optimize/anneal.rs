@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use super::board::{Board, Move};
+use super::board::{Board, Move, Over};
 use super::program::Program;
 use crate::random::{Random, halved};
 
@@ -22,6 +22,8 @@ pub(super) struct Chain {
     pub(super) steps: usize,
     /// How many times the first temperature is halved before it starts.
     pub(super) cooled: f64,
+    /// Whether it makes room for moves that need more memory than there is.
+    pub(super) makes_room: bool,
     /// The most bytes that may be alive.
     pub(super) limit: i64,
     /// What no order can beat: a search that is there ends.
@@ -51,6 +53,10 @@ const HALVINGS: f64 = 9.0;
 const WORK: u64 = 130;
 /// How far from a stall moves begin or end.
 const LOOK: usize = 48;
+/// For how many of a hundred moves that need more memory than there is, room is made.
+const ROOMS: usize = 20;
+/// How many operations are drawn to fill a stall, until one could.
+const DRAWN: usize = 4;
 /// The next move begins up to so many places on.
 const STRIDE: usize = 16;
 /// How a chain looks for orders: chains differ, because what helps one program does not help another.
@@ -87,6 +93,7 @@ struct Search<'p> {
     board: Board<'p>,
     random: Random,
     manner: Manner,
+    makes_room: bool,
     limit: i64,
     bound: f64,
     region: (usize, usize),
@@ -106,6 +113,7 @@ impl<'p> Search<'p> {
             board,
             random,
             manner: MANNERS[(chain.seed as usize % 100) % MANNERS.len()],
+            makes_room: chain.makes_room,
             limit: chain.limit,
             bound: chain.bound * (1.0 + 1e-9),
             region: (0, program.len),
@@ -189,7 +197,10 @@ impl<'p> Search<'p> {
         if drags {
             return self.try_drag(step, most);
         }
-        if !self.board.fits(step, self.limit) {
+        if let Some(over) = self.board.first_over(step, self.limit) {
+            if self.makes_room && self.random.below(100) < ROOMS {
+                self.try_with_room(step, over, most);
+            }
             return;
         }
         let step_time = self.board.ask_time(step, self.current);
@@ -197,6 +208,59 @@ impl<'p> Search<'p> {
             self.board.make(step);
             self.current = step_time;
         }
+    }
+
+    /// Makes a move for which there is no room together with one that makes room for it.
+    fn try_with_room(&mut self, step: Move, over: Over, most: f64) {
+        let moved = self.board.order[step.from];
+        let Some(other) = self.find_room(moved, over) else { return };
+        if !self.board.fits(other, self.limit) {
+            return;
+        }
+        let known = self.board.ask_time(other, self.current).max(self.current);
+        self.board.make(other);
+        let from = self.board.place(moved);
+        let (low, high) = self.board.room(from);
+        let step = Move { from, to: step.to.clamp(low, high) };
+        if step.to != from && self.board.fits(step, self.limit) {
+            let step_time = self.board.ask_time(step, known);
+            if step_time <= most {
+                self.board.make(step);
+                self.current = step_time;
+                return;
+            }
+        }
+        self.board.make(Move { from: other.to, to: other.from });
+    }
+
+    /// A move that lowers the level where it is too high: of something behind that frees more than it
+    /// allocates to before that place, or of something before that allocates more to behind it.
+    fn find_room(&mut self, moved: u32, over: Over) -> Option<Move> {
+        let (first, end) = self.region;
+        let is_behind = self.random.coin();
+        for distance in 1..=LOOK {
+            let from = match is_behind {
+                true => over.place + distance,
+                false => over.place.checked_sub(distance)?,
+            };
+            if from < first || from >= end {
+                return None;
+            }
+            let lowers = if is_behind { -self.board.net(from) } else { self.board.net(from) };
+            // Not always the nearest one.
+            if lowers < over.by || self.board.order[from] == moved || self.random.coin() {
+                continue;
+            }
+            let (low, high) = self.board.room(from);
+            if is_behind && low <= over.place {
+                return Some(Move { from, to: over.place });
+            }
+            if !is_behind && high > over.place {
+                let to = (over.place + 1 + self.random.below(LOOK)).min(high);
+                return Some(Move { from, to });
+            }
+        }
+        None
     }
 
     fn try_drag(&mut self, step: Move, most: f64) {
@@ -231,21 +295,22 @@ impl<'p> Search<'p> {
     }
 
     /// A move that could shorten the next stall: what is waited for earlier, who waits later, or something
-    /// else in between.
+    /// else in between, from behind or from before.
     fn propose_at_stall(&mut self, drags: bool) -> Option<Move> {
         let (first, end) = self.region;
         let from = self.walk();
         let last = (from + LOOK).min(end);
         let (place, awaited) =
             (from..last).find_map(|place| Some((place, self.board.stall(place)?)))?;
-        let step = match self.random.below(3) {
+        let step = match self.random.below(if self.makes_room && !drags { 4 } else { 3 }) {
             0 => {
                 let earlier = self.behind_what(awaited);
                 let from = self.board.place(earlier);
                 Move { from, to: from.checked_sub(1 + self.random.below(LOOK))? }
             }
             1 => Move { from: place, to: place + 1 + self.random.below(LOOK) },
-            _ => Move { from: place + 1 + self.random.below(LOOK), to: place },
+            2 => Move { from: place + 1 + self.random.below(LOOK), to: place },
+            _ => self.fill(place)?,
         };
         if step.from < first || step.from >= end {
             return None;
@@ -253,6 +318,20 @@ impl<'p> Search<'p> {
         let (low, high) = if drags { (first, end - 1) } else { self.board.room(step.from) };
         let to = step.to.clamp(low, high);
         (to != step.from).then_some(Move { to, ..step })
+    }
+
+    /// Something that could as well run where the compute stream stands still, from anywhere before.
+    fn fill(&mut self, stall: usize) -> Option<Move> {
+        let first = self.region.0;
+        let before = stall.checked_sub(first).filter(|&before| before > 0)?;
+        for _ in 0..DRAWN {
+            let from = first + self.random.below(before);
+            let row = &self.program.ops[self.board.order[from] as usize];
+            if row.time > 0.0 && !row.kind.is_collective() && self.board.room(from).1 >= stall {
+                return Some(Move { from, to: stall - 1 });
+            }
+        }
+        None
     }
 
     /// A collective, or one of those that it queued behind.

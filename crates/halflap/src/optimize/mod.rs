@@ -39,12 +39,12 @@ use polish::polished;
 /// How much work is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
-    /// About an eighth of the default's.
+    /// About a twelfth of the default's.
     Quick,
     /// Half a second for a thousand operations.
     #[default]
     Default,
-    /// About eleven times the default's, and exact search where that is possible.
+    /// About seven times the default's, and exact search where that is possible.
     Thorough,
 }
 
@@ -56,6 +56,8 @@ struct Stage {
     /// How many times the first temperature is halved before they start. Those that start hot look
     /// far, from the first order; those that start cool go on from the best so far.
     cooled: f64,
+    /// Whether they make room for moves that need more memory than there is.
+    makes_room: bool,
 }
 
 impl Effort {
@@ -71,15 +73,26 @@ impl Effort {
         // In hundredths of the default: half a second for a thousand operations on two cores, and three
         // for any number.
         let hundredth = (2_600 + 17 * len / 10).max((12 * len).saturating_sub(7_700)).min(18_300);
-        let stage =
-            |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
+        let stage = |chains, hundredths, cooled| {
+            let makes_room = false;
+            Stage { chains, steps: hundredth * hundredths, cooled, makes_room }
+        };
+        // Where memory is short they find what others do not, and elsewhere the other way round.
+        let roomy = |chains, hundredths, cooled| {
+            let makes_room = true;
+            Stage { makes_room, ..stage(chains, hundredths, cooled) }
+        };
         match self {
             Effort::Quick => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
-            // As much work either way. Where many chains would each come to a part of the order too
-            // seldom, few look far and go on for longer.
-            Effort::Default if len > LONG => vec![stage(2, 36, 0.0), stage(2, 54, 4.0)],
-            Effort::Default => vec![stage(6, 18, 0.0), stage(2, 36, 4.0)],
-            Effort::Thorough => vec![stage(8, 150, 0.0), stage(4, 200, 4.0)],
+            // Where many chains would each come to a part of the order too seldom, few look far and go
+            // on for longer.
+            Effort::Default if len > LONG => {
+                vec![stage(2, 36, 0.0), stage(2, 54, 4.0), roomy(2, 36, 4.0)]
+            }
+            Effort::Default => {
+                vec![stage(6, 18, 0.0), stage(2, 36, 4.0), roomy(2, 18, 0.0), roomy(2, 36, 4.0)]
+            }
+            Effort::Thorough => vec![stage(8, 150, 0.0), roomy(4, 200, 4.0)],
         }
     }
 
@@ -87,7 +100,7 @@ impl Effort {
     fn refining(self, len: usize) -> Vec<Stage> {
         let rungs = self.rungs().iter().take(2);
         let mut stages: Vec<Stage> = rungs.flat_map(|rung| rung.stages(len)).collect();
-        stages.retain(|stage| stage.cooled > 0.0);
+        stages.retain(|stage| stage.cooled > 0.0 && !stage.makes_room);
         stages
     }
 }
@@ -429,6 +442,7 @@ impl<'a> Hunt<'a> {
             seed: (100 * self.stages + index) as u64,
             steps: stage.steps,
             cooled: stage.cooled,
+            makes_room: stage.makes_room,
             limit: self.task.memory_limit.0,
             bound: self.start.bound.time.0,
         };

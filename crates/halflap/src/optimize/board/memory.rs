@@ -12,6 +12,13 @@ pub(super) struct Break {
     size: i64,
 }
 
+/// A place where a level exceeds a limit, and by how much.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Over {
+    pub(in super::super) place: usize,
+    pub(in super::super) by: i64,
+}
+
 /// What a drag changed, as it was.
 #[derive(Default)]
 pub(super) struct Held {
@@ -65,6 +72,29 @@ impl Board<'_> {
             if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         fits
+    }
+
+    /// Where levels first exceed a limit after a move.
+    pub(in super::super) fn first_over(&mut self, step: Move, limit: i64) -> Option<Over> {
+        let (mut over, mut place) = (None, step.first());
+        self.visit_levels(step, |_, level| {
+            if level > limit {
+                // What was moved apart, all stands one place on after a move to an earlier one, and
+                // one place back after a move to a later one.
+                let place = if step.to > step.from { place + 1 } else { place };
+                over = Some(Over { place: place.min(step.last()), by: level - limit });
+                return ControlFlow::Break(());
+            }
+            place += 1;
+            ControlFlow::Continue(())
+        });
+        over
+    }
+
+    /// What an operation allocates, less what it frees.
+    pub(in super::super) fn net(&self, place: usize) -> i64 {
+        let op = self.order[place] as usize;
+        self.program.alloc[op] - self.freed[op]
     }
 
     /// By how much a move changes the excess over a limit.

@@ -25,6 +25,8 @@
 mod memory;
 mod time;
 
+pub(super) use memory::Over;
+
 use super::program::Program;
 use crate::graph::OpKind;
 
