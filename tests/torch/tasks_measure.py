@@ -56,12 +56,26 @@ def profile():
         for _ in range(2):
             step()
     halflap.torch.disable()
+    # And without the profile, like graphs that were captured before anything was measured.
+    torch._dynamo.reset()
+    with halflap.torch.capture(FOLDER / f"plain{dist.get_rank()}"):
+        step()
     return {
+        "with": simulated("graphs", profile=path),
+        "later": simulated("plain", profile=path),
+        "never": simulated("plain"),
         "times": measured.times,
         "figures": [measured.slowdown, measured.comm_slowdown, measured.outside_ns],
         "is_equal": all(map(torch.equal, left_by(step), expected)),
         "settings": str(halflap.torch.status()),
     }
+
+
+def simulated(folder, **options):
+    """The last forward and backward graph that were captured, as `halflap simulate` has them."""
+    captured = sorted((FOLDER / f"{folder}{dist.get_rank()}").iterdir())
+    kinds = {path.stem.rpartition("_")[2]: path for path in captured}
+    return {kind: halflap.simulate(path, **options).to_dict() for kind, path in kinds.items()}
 
 
 def tuned():

@@ -23,6 +23,9 @@ def test_a_profile_is_measured_and_used(tmp_path):
         for node in timed:
             assert node["runtime_ns"] == first["times"][node["kernel"]], node
     assert all(time > 0 for name, time in first["times"].items() if " of 2, " in name)
+    # The profile gives graphs that were captured without it the same times.
+    assert set(first["with"]) == {"forward", "backward"}
+    assert first["with"] == first["later"] != first["never"]
 
 
 def test_the_fastest_order_is_chosen(tmp_path):

@@ -149,6 +149,32 @@ fn a_profile_may_name_kernels() {
     );
 }
 
+/// By the rules of halflap.torch: a fused kernel has its bytes in its name, which traces have not, a
+/// size that depends on data is any, and a collective is its kind, ranks and bytes.
+#[test]
+fn a_measured_profile_fits_as_in_torch() {
+    let timed = |kernels: [Option<&str>; 4], measured: Value| {
+        let graph = graph(|g| {
+            for (at, kernel) in kernels.into_iter().enumerate() {
+                g["nodes"][at]["kernel"] = json!(kernel);
+            }
+        });
+        let file = json!({ "format": "halflap.profile/1", "times": measured, "slowdown": 1.5 });
+        let profile = Some(Profile::read(file.to_string().as_bytes()).unwrap());
+        times(&Costs { profile, ..Costs::default() }, &graph)
+    };
+    let fused = [Some("fused_mul, 64 bytes"), Some("fused_mul, 32 bytes"), None, None];
+    let gather = "all_gather of 8, 1000000000 bytes";
+    let measured = json!({ "fused_mul, 64 bytes": 10, "fused_mul": 20, gather: 30,
+        "all_gather of 8, 5 bytes": 40, "mm [2, 2] [2, 2]": 50 });
+    assert_eq!(timed(fused, measured.clone()), [10.0, 20.0, 30.0, 4.0, 0.0]);
+    // A kernel's name says more than what can be made of the collective.
+    let any = [Some("mm [?, 2] [2, ?]"), Some("mm [?, 2]"), Some("all_gather of 8, ? bytes"), None];
+    assert_eq!(timed(any, measured), [50.0, 2.0, 30.0, 4.0, 0.0]);
+    let unknown = json!({ "shuffle of 8, 1000000000 bytes": 60, "all_gather of 4, 8 bytes": 1 });
+    assert_eq!(timed([None; 4], unknown), [1.0, 2.0, 3.0, 60.0, 0.0]);
+}
+
 #[test]
 fn profiles_are_checked() {
     let said = |text: &str| {
@@ -173,7 +199,7 @@ fn profiles_are_checked() {
     );
     assert_eq!(
         said(r#"{ "zzz": 1, "x": 2, "y": 3 }"#),
-        "'zzz' is not a node of the graph, nor are 2 other names"
+        "'zzz' is not a node of the graph, nor are 2 other names; was it measured on another program?"
     );
     assert!(
         said(r#"{ "a": 1, "a": 2 }"#)

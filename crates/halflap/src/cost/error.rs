@@ -100,5 +100,8 @@ fn others(more: usize) -> String {
 }
 
 fn meant(nearest: Option<&str>) -> String {
-    nearest.map_or(String::new(), |nearest| format!("; did you mean '{nearest}'?"))
+    match nearest {
+        Some(nearest) => format!("; did you mean '{nearest}'?"),
+        None => "; was it measured on another program?".to_owned(),
+    }
 }

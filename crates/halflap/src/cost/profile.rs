@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::ProfileError;
 use super::{json, pbtxt};
-use crate::graph::Graph;
+use crate::graph::{Collective, Graph};
 use crate::ids::{IdVec, OpId};
 use crate::import::unzip;
 use crate::nearest::nearest;
@@ -22,6 +22,8 @@ pub struct Profile {
 
 /// What a file with times and contention says that it is.
 const FORMAT: &str = "halflap.profile/1";
+/// The largest factor that `--slowdown` takes, too.
+const MOST_SLOWDOWN: f64 = 100.0;
 
 impl Profile {
     /// Reads an object of node names and nanoseconds, a `halflap.profile/1`, or the text form of what
@@ -61,9 +63,14 @@ impl Profile {
         };
         let factor = |field: &'static str| match fields.get(field).map(json::number) {
             None => Ok(None),
-            Some(Ok(factor)) if factor >= 1.0 => Ok(Some(factor)),
-            Some(_) => Err(wrong(field, "a number, 1 or more")),
+            Some(Ok(factor)) if (1.0..=MOST_SLOWDOWN).contains(&factor) => Ok(Some(factor)),
+            Some(_) => Err(wrong(field, "a number from 1 to 100")),
         };
+        // No order changes it: it is checked, and means nothing here.
+        if !fields.get("outside_ns").is_none_or(|time| json::number(time).is_ok_and(|ns| ns >= 0.0))
+        {
+            return Err(wrong("outside_ns", "a time in nanoseconds, zero or more"));
+        }
         let (slowdown, comm_slowdown) = (factor("slowdown")?, factor("comm_slowdown")?);
         let times = times.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         Ok(Profile { slowdown, comm_slowdown, ..Profile::read_times(times)? })
@@ -101,23 +108,19 @@ impl Profile {
         self.times.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The times of a graph's operations, where measured: under its own name, else under its
-    /// kernel's. A trace has kernels that a graph has not, so names that fit nothing are passed over
-    /// unless they look like a slip of a node's name, or nothing fits at all: then the profile is
-    /// another program's.
+    /// The times of a graph's operations, where measured ([`ByName::of`]). A trace has kernels that a
+    /// graph has not, so names that fit nothing are passed over unless they look like a slip of a
+    /// node's name, or nothing fits at all: then the profile is another program's.
     pub(super) fn of(&self, graph: &Graph) -> Result<IdVec<OpId, Option<Nanos>>, ProfileError> {
-        let by_name: BTreeMap<&str, Nanos> =
-            self.times.iter().map(|(name, time)| (name.as_str(), *time)).collect();
-        let time =
-            |op| by_name.get(graph.name(op)).or_else(|| by_name.get(graph.kernel(op)?)).copied();
-        let of: IdVec<OpId, Option<Nanos>> = graph.ops().map(time).collect();
+        let by_name =
+            ByName(self.times.iter().map(|(name, time)| (name.as_str(), *time)).collect());
+        let of: IdVec<OpId, Option<Nanos>> = graph.ops().map(|op| by_name.of(graph, op)).collect();
         let kernels: BTreeSet<&str> = graph.ops().filter_map(|op| graph.kernel(op)).collect();
         let fits = |name: &str| graph.find(name).is_some() || kernels.contains(name);
-        let names = self.times.iter().map(|(name, _)| name.as_str());
-        let strange: Vec<&str> = names.filter(|name| !fits(name)).collect();
+        let strange: Vec<&str> = self.names().filter(|name| !fits(name)).collect();
         let meant = |name: &str| nearest(name, graph.ops().map(|op| graph.name(op)));
         let slip = strange.iter().find_map(|name| Some((*name, Some(meant(name)?))));
-        let nothing_fits = strange.len() == by_name.len();
+        let nothing_fits = graph.ops().all(|op| of[op].is_none());
         match slip.or(strange.first().filter(|_| nothing_fits).map(|name| (*name, None))) {
             None => Ok(of),
             Some((name, nearest)) => Err(ProfileError::UnknownNode {
@@ -127,4 +130,71 @@ impl Profile {
             }),
         }
     }
+}
+
+/// Stands for a size that depends on data in a kernel's name.
+const ANY_SIZE: char = '?';
+
+/// Measured times by what profiles call them.
+struct ByName<'a>(BTreeMap<&'a str, Nanos>);
+
+impl ByName<'_> {
+    /// The time of an operation: under its own name, else its kernel's. These are the rules of
+    /// `halflap.torch`, so that a profile means the same here and there.
+    fn of(&self, graph: &Graph, op: OpId) -> Option<Nanos> {
+        self.exactly(graph.name(op)).or_else(|| match (graph.kernel(op), graph.collective(op)) {
+            (Some(kernel), issued) => self
+                .exactly(kernel)
+                // A trace knows the names of fused kernels, and not what they read and write.
+                .or_else(|| self.exactly(without_bytes(kernel).filter(|_| issued.is_none())?))
+                .or_else(|| self.of_any_size(kernel)),
+            (None, Some(issued)) => self.of_collective(issued),
+            (None, None) => None,
+        })
+    }
+
+    fn exactly(&self, name: &str) -> Option<Nanos> {
+        self.0.get(name).copied()
+    }
+
+    /// The lower median of all sizes, where the size depends on data.
+    fn of_any_size(&self, kernel: &str) -> Option<Nanos> {
+        if !kernel.contains(ANY_SIZE) {
+            return None;
+        }
+        let alike = self.0.iter().filter(|(name, _)| fits_any_size(kernel, name));
+        let mut times: Vec<Nanos> = alike.map(|(_, time)| *time).collect();
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
+        times.get(times.len().saturating_sub(1) / 2).copied()
+    }
+
+    /// Of a graph that was captured without the names of kernels.
+    fn of_collective(&self, issued: &Collective) -> Option<Nanos> {
+        let named = |what: &str| {
+            let bytes = issued.bytes().0;
+            self.exactly(&format!("{what} of {}, {bytes} bytes", issued.group_size))
+        };
+        named(issued.kind.name()).or_else(|| named(&issued.op))
+    }
+}
+
+/// `fused_mul` of `fused_mul, 4096 bytes`.
+fn without_bytes(kernel: &str) -> Option<&str> {
+    let (name, bytes) = kernel.strip_suffix(" bytes")?.rsplit_once(", ")?;
+    is_number(bytes).then_some(name)
+}
+
+/// Whether a name is a kernel's, with numbers in place of its unknown sizes.
+fn fits_any_size(kernel: &str, name: &str) -> bool {
+    match kernel.split_once(ANY_SIZE) {
+        None => kernel == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            digits > 0 && fits_any_size(after, &rest[digits..])
+        }),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -46,7 +46,7 @@ from ._handover import Program, Unsupported, has_collectives
 from ._ranks import Decision, RanksDiffer, compare, topology
 from ._sequence import in_sequence, places
 from ._settings import torch_default
-from ._times import Times
+from ._times import Times, name_kernels
 from ._undisturbed import undisturbed
 from ._variants import current_building
 
@@ -372,6 +372,8 @@ class OverlapPass:
         with V.graph.sizevars.shape_env.suppress_guards():
             program = Program(snodes, self.options.collectives, self.options.unbacked)
             times.fill(program, self.modelled_on())
+            if session.is_watched():
+                name_kernels(program)
         if session.is_watched():
             program.describe()
         graph = program.graph()
