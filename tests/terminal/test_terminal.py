@@ -1,6 +1,7 @@
 """The command on a terminal: fitted, coloured, with bars and progress; on a pipe none of it."""
 
 import fcntl
+import gzip
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import termios
 import time
+import unicodedata
 
 import pytest
 from command import HALFLAP, corpus, run
@@ -43,7 +45,7 @@ def on_terminal(*arguments, width=80, stderr_too=False, **environment):
     return written.decode()
 
 
-@pytest.mark.parametrize("width", [48, 60, 80, 100, 140, 200])
+@pytest.mark.parametrize("width", [40, 48, 60, 80, 100, 140, 200])
 def test_tables_fit_the_terminal(width):
     text = ESCAPE.sub("", on_terminal("simulate", corpus("fsdp_tp_llama_4"), width=width))
     table = text.split("\r\n\r\n")[1].splitlines()
@@ -52,6 +54,34 @@ def test_tables_fit_the_terminal(width):
     assert len(rows) > 5
     assert max(map(len, rows)) <= width, text
     assert "held by" in rows[0] and "exposed" in rows[0]
+
+
+def columns(line):
+    """How many columns of a terminal a line takes."""
+    wide = [unicodedata.east_asian_width(letter) in "WF" for letter in line]
+    return len(line) + sum(wide) - sum(map(bool, map(unicodedata.combining, line)))
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_wide_letters_take_two_columns(width, tmp_path):
+    graph = json.loads(gzip.decompress(corpus("ddp_mlp_4").read_bytes()))
+    for number, node in enumerate(graph["nodes"]):
+        node["parameter"] = f"層{number}.注意.重み{number}"
+    path = tmp_path / "層の図.json"
+    path.write_text(json.dumps(graph))
+    for arguments in (["simulate", path], ["schedule", path, "--effort", "quick"]):
+        text = ESCAPE.sub("", on_terminal(*arguments, width=width, stderr_too=True))
+        lines = [part for line in text.splitlines() for part in line.split("\r")]
+        assert "注意" in text and max(map(columns, lines)) <= width, text
+
+
+def test_rows_become_records_where_columns_do_not_fit():
+    arguments = ["what-if", corpus("ddp_mlp_4"), "--memory", "1x", "--bandwidth", "1x,2x"]
+    narrow = on_terminal(*arguments, width=40)
+    wide = on_terminal(*arguments, width=80)
+    assert max(map(len, ESCAPE.sub("", narrow).splitlines())) <= 40, narrow
+    numbers = lambda text: sorted(re.findall(r"\d+(?:\.\d+)?", ESCAPE.sub("", text)))
+    assert numbers(narrow) == numbers(wide)
 
 
 def test_a_wide_terminal_and_a_pipe_show_names_whole():

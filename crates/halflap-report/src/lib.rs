@@ -26,6 +26,7 @@ mod table;
 mod text;
 mod timing;
 pub mod trace;
+pub mod width;
 
 pub use advice::{AdviceLine, Advised, HeldByMemory, advice_json, render_advice};
 pub use analysis::{analysis_advice, analysis_notes, render_analysis, write_analysis};

@@ -1,13 +1,15 @@
 //! Tables, fitted to the terminal's width.
 //!
 //! If a table is too wide, text is truncated, the widest column first; if too little of it would
-//! remain, the least important columns and the bars are dropped. Without a width (on a pipe)
-//! nothing is dropped.
+//! remain, the least important columns and the bars are dropped. Where columns cannot fit at all,
+//! every row becomes lines of titles and values. Without a width (on a pipe) nothing is dropped.
+
+use crate::width::{columns, padded, start};
 
 /// How text may look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// How many characters a line may have; `None` for as many as it needs.
+    /// How many columns a line may have; `None` for as many as it needs.
     pub width: Option<usize>,
     /// Whether escape sequences for colours are understood.
     pub colour: bool,
@@ -168,6 +170,9 @@ impl Table {
     /// The lines of the table.
     pub fn render(&self, style: &Style) -> String {
         let shown = self.fit(style);
+        if let Some(most) = style.width.filter(|most| total(&shown) > *most) {
+            return self.records(style, most);
+        }
         let heading = shown.iter().map(|&(column, _)| self.columns[column].title.to_owned());
         let mut text = self.line(&shown, heading.collect(), |column| {
             style.paint(
@@ -237,7 +242,39 @@ impl Table {
             let Some(widest) = texts.max_by_key(|(_, width)| *width) else { break };
             widest.1 -= 1;
         }
+        // Sentences that go on below may be narrower still, before columns are given up.
+        let sentence = |column: usize| self.columns[column].kind == ColumnKind::Wrapped;
+        let over = total(&shown).saturating_sub(most);
+        if let Some((_, width)) = shown.iter_mut().find(|(column, _)| sentence(*column)) {
+            *width = width.saturating_sub(over).max(LEAST.min(*width));
+        }
         shown
+    }
+
+    /// Every row as lines of titles and values, where a terminal is too narrow for columns.
+    fn records(&self, style: &Style, most: usize) -> String {
+        let shown: Vec<usize> = (0..self.columns.len())
+            .filter(|&column| self.columns[column].kind != ColumnKind::Bar)
+            .collect();
+        let label = shown.iter().map(|&column| columns(self.columns[column].title)).max();
+        let label = label.unwrap_or(0);
+        let room = most.saturating_sub(label + GAP.len()).max(LEAST);
+        let mut records = Vec::new();
+        for row in &self.rows {
+            let mut text = String::new();
+            for &at in &shown {
+                let (column, value) = (&self.columns[at], self.cell(&row[at], style));
+                let title = style.paint(&padded(column.title, label), Tone::Heading);
+                let below = format!("\n{}{GAP}", padded("", label));
+                let lines: Vec<String> = broken(&value, room)
+                    .iter()
+                    .map(|line| style.paint(line, column.tone))
+                    .collect();
+                text.push_str(&format!("{title}{GAP}{}\n", lines.join(&below)));
+            }
+            records.push(text);
+        }
+        records.join("\n")
     }
 
     /// How narrow text may become: what is cut, or goes on below.
@@ -264,9 +301,9 @@ impl Table {
     }
 
     fn width(&self, column: usize) -> usize {
-        let title = self.columns[column].title.chars().count();
+        let title = columns(self.columns[column].title);
         let cells = self.rows.iter().map(|row| match &row[column] {
-            Cell::Text(text) => text.chars().count(),
+            Cell::Text(text) => columns(text),
             Cell::Part(_) => BAR,
         });
         cells.fold(title, usize::max)
@@ -283,10 +320,12 @@ impl Table {
             let column = &self.columns[column];
             let cell = cut(cell, width);
             let padded = match column.kind {
-                ColumnKind::Number => format!("{cell:>width$}"),
+                ColumnKind::Number => {
+                    format!("{:1$}{cell}", "", width.saturating_sub(columns(&cell)))
+                }
                 // Nothing stands behind the last.
                 _ if place + 1 == shown.len() => cell,
-                _ => format!("{cell:<width$}"),
+                _ => padded(&cell, width),
             };
             line.push_str(if place > 0 { GAP } else { "" });
             line.push_str(&paint(&Painted {
@@ -305,28 +344,35 @@ struct Painted<'a> {
     tone: Tone,
 }
 
-/// Text in lines of at most so many characters, broken at spaces; a longer word is broken, too.
+/// Text in lines of at most so many columns, broken at spaces; a longer word is broken, too.
 fn broken(text: &str, most: usize) -> Vec<String> {
     let most = most.max(1);
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split(' ') {
-        let mut letters: Vec<char> = word.chars().collect();
-        if used > 0 && used + 1 + letters.len() > most {
+        let mut rest = word;
+        if used > 0 && used + 1 + columns(rest) > most {
             lines.push(String::new());
             used = 0;
         } else if used > 0 {
             lines.last_mut().expect("there is one").push(' ');
             used += 1;
         }
-        while used + letters.len() > most {
-            let rest = letters.split_off(most - used);
-            lines.last_mut().expect("there is one").extend(letters);
+        while used + columns(rest) > most {
+            // A letter that is wider than the line stands alone in one.
+            let first = rest.chars().next().map_or(0, char::len_utf8);
+            let fits = start(rest, most - used).len();
+            let (part, behind) = rest.split_at(if used == 0 { fits.max(first) } else { fits });
+            lines.last_mut().expect("there is one").push_str(part);
+            if behind.is_empty() {
+                rest = behind;
+                break;
+            }
             lines.push(String::new());
-            (letters, used) = (rest, 0);
+            (rest, used) = (behind, 0);
         }
-        used += letters.len();
-        lines.last_mut().expect("there is one").extend(letters);
+        used += columns(rest);
+        lines.last_mut().expect("there is one").push_str(rest);
     }
     lines
 }
@@ -336,11 +382,10 @@ fn total(shown: &[(usize, usize)]) -> usize {
     widths + GAP.len() * shown.len().saturating_sub(1)
 }
 
-/// Text with at most so many characters.
+/// Text of at most so many columns.
 pub(super) fn cut(mut text: String, most: usize) -> String {
-    if let Some((end, _)) = text.char_indices().nth(most) {
-        let kept = text.char_indices().nth(most.saturating_sub(3)).map_or(end, |(at, _)| at);
-        text.truncate(kept);
+    if columns(&text) > most {
+        text.truncate(start(&text, most.saturating_sub(3)).len());
         text.push_str(&"..."[..most.min(3)]);
     }
     text
@@ -403,6 +448,45 @@ op256    7 ns  all_gather  needs a_kernel_with_a_very_long_name_indeed
             let letters = |text: &str| text.chars().filter(|l| !l.is_whitespace()).count();
             assert_eq!(letters(&text), letters(&format!("name held by op0 {why}")), "{text}");
         }
+    }
+
+    #[test]
+    fn wide_letters_fit_and_columns_stay_in_line() {
+        let mut table = Table::new(vec![
+            Column::text("名前"),
+            Column::number("time"),
+            Column::wrapped("held by"),
+        ]);
+        for name in ["層.3.注意.重み", "layers.3.attention.wq", "🚀🚀🚀"] {
+            let why = format!("needs {name}{name}");
+            table.row(vec![name.to_owned().into(), "7 us".to_owned().into(), why.into()]);
+        }
+        for width in 40..100 {
+            let style = Style { width: Some(width), colour: false, bars: Bars::None };
+            let text = table.render(&style);
+            assert!(text.lines().all(|line| columns(line) <= width), "{width}:\n{text}");
+            let ends: Vec<usize> = text
+                .lines()
+                .filter_map(|line| line.find("7 us").map(|at| columns(&line[..at])))
+                .collect();
+            assert!(ends.len() == 3 && ends.iter().all(|end| *end == ends[0]), "{width}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_row_becomes_a_record_where_columns_do_not_fit() {
+        let titles = ["bandwidth", "limit", "of input", "step time", "exposed"];
+        let mut table = Table::new(titles.map(Column::number).to_vec());
+        for bandwidth in ["0.5x", "1x"] {
+            let row = [bandwidth, "320 MiB", "1.00x", "2.51 ms", "503 us"];
+            table.row(row.map(|cell| cell.to_owned().into()).to_vec());
+        }
+        let style = |width| Style { width: Some(width), colour: false, bars: Bars::None };
+        assert_eq!(table.render(&style(60)).lines().count(), 3);
+        let narrow = table.render(&style(30));
+        assert!(narrow.starts_with("bandwidth  0.5x\nlimit      320 MiB\n"), "{narrow}");
+        assert_eq!(narrow.lines().count(), 11, "{narrow}");
+        assert!(narrow.lines().all(|line| columns(line) <= 30), "{narrow}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::table::{Cell, Column, Style, Table, Tone, cut};
+use super::width::columns;
 use super::{Stop, Summary, against_bound, describe, describe_bound};
 use halflap::graph::{Graph, Warning};
 use halflap::ids::OpId;
@@ -118,7 +119,7 @@ pub(super) fn wrapped(text: &str, indent: usize, style: &Style) -> String {
     let mut wrapped = String::new();
     let mut used = 0;
     for word in text.split(' ') {
-        let length = word.chars().count();
+        let length = columns(word);
         if used > 0 && used + 1 + length > most {
             wrapped.push_str(&format!("\n{:indent$}", ""));
             used = 0;
@@ -150,13 +151,14 @@ pub fn printable(name: &str) -> String {
     printable_up_to(name, 60)
 }
 
-/// The same, with at most so many characters.
+/// The same, in at most so many columns.
 pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
     let clean = name.chars().flat_map(|letter| match is_invisible(letter) {
         true => letter.escape_default().collect::<Vec<char>>(),
         false => vec![letter],
     });
-    cut(clean.take(most + 1).collect(), most)
+    // Marks take no columns: there may be more letters than columns.
+    cut(clean.take(4 * most + 1).collect(), most)
 }
 
 /// The same without the beginning if it is too long: the end of a source location is the most
