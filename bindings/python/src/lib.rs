@@ -1,5 +1,5 @@
-//! The part of the Python module that is written in Rust: requests on data in memory, with the interpreter
-//! free meanwhile and Ctrl-C heard. What people call is in `python/halflap`.
+//! The part of the Python module that is written in Rust: typed requests, with the interpreter free
+//! meanwhile and Ctrl-C heard. What people call is in `python/halflap`.
 
 mod json;
 mod options;
@@ -14,9 +14,10 @@ use halflap::cost::{Costs, Device};
 use halflap::graph::{Collective, Graph, GroupParts, OpKind, OpParts, Parts};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
-use halflap_cli::desk::{self, DeskCall, DeskInputs, Figures, Stop};
+use halflap_cli::ask::{self, Figures, Stop};
+use halflap_cli::place::Input;
 use halflap_cli::request::{
-    Analyze, Explain, Ordered, Request, Simulate, Timeline, Verify, WhatIf, WhichArgs,
+    Analyze, Explain, Ordered, Request, Run, Simulate, Timeline, Verify, WhatIf, WhichArgs,
 };
 use options::Options;
 use pyo3::create_exception;
@@ -39,34 +40,6 @@ create_exception!(halflap, InternalError, Error, "A bug in halflap; the input is
 const BETWEEN: Duration = Duration::from_millis(20);
 /// How long a command that was told to end may take for it before it is left to itself.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What a command wrote by name, what it printed and what it warned of.
-type Told = (BTreeMap<String, Py<PyBytes>>, String, Vec<String>);
-
-/// Runs a command on data in memory: names in angle brackets are read from `given`, and what is written to
-/// such names is given back. Other threads of Python run meanwhile, and Ctrl-C ends it.
-#[pyfunction]
-fn call(
-    py: Python<'_>,
-    arguments: Vec<OsString>,
-    given: BTreeMap<String, Vec<u8>>,
-) -> PyResult<Told> {
-    let stop = Stop::default();
-    let (sender, mut answers) = channel();
-    let call = DeskCall { arguments, given, stop: stop.clone() };
-    // Its own thread, because only this one can be told of signals; the answer has no reader once we gave up.
-    thread::spawn(move || _ = sender.send(desk::call(call)));
-    let answer = answered(py, &mut answers, &stop)?;
-    if let Some(failed) = answer.failed {
-        return Err(raised(failed));
-    }
-    let written = answer
-        .written
-        .into_iter()
-        .map(|(name, bytes)| (name, PyBytes::new(py, &bytes).unbind()))
-        .collect();
-    Ok((written, answer.printed, answer.warnings))
-}
 
 /// Orders and their figures: nothing was rendered for them.
 #[pyclass(frozen, get_all, name = "Figures")]
@@ -100,7 +73,7 @@ impl PyFigures {
 
 /// What a command found: rendered only when that is asked for, and never worked out again.
 #[pyclass(frozen, name = "Held")]
-struct PyHeld(desk::FoundAnswer);
+struct PyHeld(ask::FoundAnswer);
 
 #[pymethods]
 impl PyHeld {
@@ -144,48 +117,55 @@ impl PyHeld {
     }
 }
 
+/// What a request reads: the path of a file, or a name for messages and what is in memory.
+#[derive(FromPyObject)]
+enum PyInput {
+    File(String),
+    Memory(String, Vec<u8>),
+}
+
+impl From<PyInput> for Input {
+    fn from(given: PyInput) -> Input {
+        match given {
+            PyInput::File(path) => Input::File(path),
+            PyInput::Memory(name, bytes) => Input::Memory { name, bytes: bytes.into() },
+        }
+    }
+}
+
 /// Does work on a thread of its own, because only this one can be told of signals; its result has no
 /// reader once we gave up.
 fn apart<T: Send + 'static>(
     py: Python<'_>,
-    given: Files,
-    work: impl FnOnce(DeskInputs) -> Result<T, Failed> + Send + 'static,
+    work: impl FnOnce(Stop) -> Result<T, Failed> + Send + 'static,
 ) -> PyResult<T> {
     let stop = Stop::default();
     let (sender, mut answers) = channel();
-    let given = DeskInputs { files: given, stop: stop.clone() };
-    thread::spawn(move || _ = sender.send(work(given)));
+    let to_stop = stop.clone();
+    thread::spawn(move || _ = sender.send(work(to_stop)));
     answered(py, &mut answers, &stop)?.map_err(raised)
 }
 
-fn find(py: Python<'_>, request: Request, given: Files) -> PyResult<PyHeld> {
-    apart(py, given, move |given| desk::find(&request, given)).map(PyHeld)
+fn find(py: Python<'_>, request: Request) -> PyResult<PyHeld> {
+    apart(py, move |stop| ask::find(&request, stop)).map(PyHeld)
 }
-
-/// What is read under names in angle brackets.
-type Files = BTreeMap<String, Vec<u8>>;
 
 /// The best order of a program, or what passes make of it.
 #[pyfunction]
-fn schedule(
-    py: Python<'_>,
-    program: &str,
-    given: Files,
-    options: &Bound<'_, PyDict>,
-) -> PyResult<PyHeld> {
+fn schedule(py: Python<'_>, program: PyInput, options: &Bound<'_, PyDict>) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
-    let request = options.schedule(program)?;
+    let request = options.schedule(program.into())?;
     options.finish()?;
-    find(py, Request::Schedule(Box::new(request)), given)
+    find(py, Request::Schedule(Box::new(request)))
 }
 
 /// A program in an order, or in its own, with what both questions about it have in common.
-fn ordered(program: &str, order: Option<&str>, options: &Options<'_>) -> PyResult<Ordered> {
+fn ordered(program: PyInput, order: Option<PyInput>, options: &Options<'_>) -> PyResult<Ordered> {
     Ok(Ordered {
         collectives: options.collectives()?,
         machine: options.machine()?,
         which: WhichArgs { computation: options.computation()? },
-        ..Ordered::new(program, order)
+        ..Ordered::new(program, order.map(Input::from))
     })
 }
 
@@ -193,24 +173,22 @@ fn ordered(program: &str, order: Option<&str>, options: &Options<'_>) -> PyResul
 #[pyfunction]
 fn simulate(
     py: Python<'_>,
-    program: &str,
-    order: Option<&str>,
-    given: Files,
+    program: PyInput,
+    order: Option<PyInput>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
     let request = Simulate { of: ordered(program, order, &options)? };
     options.finish()?;
-    find(py, Request::Simulate(Box::new(request)), given)
+    find(py, Request::Simulate(Box::new(request)))
 }
 
 /// What holds collectives that are exposed.
 #[pyfunction]
 fn explain(
     py: Python<'_>,
-    program: &str,
-    order: Option<&str>,
-    given: Files,
+    program: PyInput,
+    order: Option<PyInput>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
@@ -218,20 +196,19 @@ fn explain(
     let of = ordered(program, order, &options)?;
     let request = Explain { of, node, memory_budget, no_advice: false };
     options.finish()?;
-    find(py, Request::Explain(Box::new(request)), given)
+    find(py, Request::Explain(Box::new(request)))
 }
 
 /// What more memory or a faster network would gain.
 #[pyfunction]
 fn what_if(
     py: Python<'_>,
-    program: &str,
-    schedule: Option<&str>,
-    given: Files,
+    program: PyInput,
+    schedule: Option<PyInput>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
-    let defaults = WhatIf::new(program, schedule);
+    let defaults = WhatIf::new(program, schedule.map(Input::from));
     let request = WhatIf {
         memory: options.budgets()?.unwrap_or_else(|| defaults.memory.clone()),
         bandwidth: options.bandwidths()?.unwrap_or_else(|| defaults.bandwidth.clone()),
@@ -243,16 +220,15 @@ fn what_if(
         ..defaults
     };
     options.finish()?;
-    find(py, Request::WhatIf(Box::new(request)), given)
+    find(py, Request::WhatIf(Box::new(request)))
 }
 
 /// Proves an order; gives what it needs, and warnings.
 #[pyfunction]
 fn verify(
     py: Python<'_>,
-    program: &str,
-    order: &str,
-    given: Files,
+    program: PyInput,
+    order: PyInput,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<(String, Vec<String>)> {
     let options = Options::new(options)?;
@@ -265,8 +241,68 @@ fn verify(
         ..defaults
     };
     options.finish()?;
-    let proved = apart(py, given, move |given| desk::prove(&request, given))?;
+    let proved = apart(py, move |stop| ask::prove(&request, stop))?;
     Ok((proved.text, proved.warnings))
+}
+
+/// What a run gave: an archive of the outputs of every rank, the summary, and warnings.
+#[pyclass(frozen, name = "Ran")]
+struct PyRan(ask::RanModule);
+
+#[pymethods]
+impl PyRan {
+    #[getter]
+    fn outputs<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.outputs)
+    }
+
+    #[getter]
+    fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.0.warnings.clone()
+    }
+}
+
+/// Runs a module on all its ranks, with an archive of their inputs.
+#[pyfunction]
+fn run(
+    py: Python<'_>,
+    module: PyInput,
+    order: Option<PyInput>,
+    inputs: PyInput,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<PyRan> {
+    let options = Options::new(options)?;
+    let (order, inputs) = (order.map(Input::from), Some(inputs.into()));
+    let request = Run { order, inputs, ..options.run(module.into())? };
+    options.finish()?;
+    refuse_conflicts(&request)?;
+    apart(py, move |stop| ask::run(&request, stop)).map(PyRan)
+}
+
+/// Refuses what the command refuses: orders that are tried are not given.
+fn refuse_conflicts(request: &Run) -> PyResult<()> {
+    let with = |one: &str, other: &str| {
+        Err(BadInput::new_err(format!("the argument {one} cannot be used with {other}")))
+    };
+    let Run { order, orders, tune, memory_budgets, compare, .. } = request;
+    match tune {
+        Some(_) if order.is_some() => with("tune", "order"),
+        Some(_) if orders.input_order => with("tune", "input_order"),
+        Some(_) if *compare => with("tune", "compare"),
+        _ if order.is_some() && orders.input_order => with("order", "input_order"),
+        None if !memory_budgets.is_empty() => {
+            Err(BadInput::new_err("memory_budgets are what tune tries, and tune is not given"))
+        }
+        _ if !memory_budgets.is_empty() && orders.search.memory_budget.is_some() => {
+            with("memory_budgets", "memory_budget")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What ran, from traces.
@@ -275,13 +311,14 @@ fn analyze(py: Python<'_>, traces: Vec<String>) -> PyResult<PyHeld> {
     if traces.is_empty() {
         return Err(BadInput::new_err("there is no trace to read: name one for each rank"));
     }
-    find(py, Request::Analyze(Analyze::new(traces)), Files::new())
+    let traces = traces.into_iter().map(Input::File).collect();
+    find(py, Request::Analyze(Analyze::new(traces)))
 }
 
 /// A measured step beside its simulation.
 #[pyfunction]
-fn timeline(py: Python<'_>, step: &str, given: Files) -> PyResult<PyHeld> {
-    find(py, Request::Timeline(Timeline::new(step)), given)
+fn timeline(py: Python<'_>, step: PyInput) -> PyResult<PyHeld> {
+    find(py, Request::Timeline(Timeline::new(step)))
 }
 
 /// Waits for an answer, and for signals.
@@ -422,7 +459,8 @@ fn _halflap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("InternalError", py.get_type::<InternalError>())?;
     module.add_class::<PyHeld>()?;
     module.add_class::<PyFigures>()?;
-    module.add_function(wrap_pyfunction!(call, module)?)?;
+    module.add_class::<PyRan>()?;
+    module.add_function(wrap_pyfunction!(run, module)?)?;
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(explain, module)?)?;

@@ -5,14 +5,17 @@ use std::str::FromStr;
 
 use halflap::memory::Budget;
 use halflap::pass::Pass;
-use halflap::units::Bytes;
+use halflap::units::{Bytes, Nanos};
+use halflap_cli::place::{Input, Output};
 use halflap_cli::request::{
-    self, CollectiveArgs, CostArgs, Emit, MachineArgs, Rewrites, Schedule, SearchArgs,
+    self, Against, ArtifactArgs, CollectiveArgs, CostArgs, DEFAULT_TUNE, DebugArgs, Emit,
+    MachineArgs, NanAsserts, OrderArgs, PictureArgs, Rewrites, Run, Schedule, SearchArgs,
+    ValueEnum,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-use crate::BadInput;
+use crate::{BadInput, PyInput};
 
 /// Keyword arguments, each of which is taken once. None is as good as nothing.
 pub struct Options<'py>(Bound<'py, PyDict>);
@@ -109,10 +112,10 @@ impl<'py> Options<'py> {
     /// What orders are simulated on.
     pub fn machine(&self) -> PyResult<MachineArgs> {
         let costs = CostArgs {
-            device: self.typed("device", text)?,
+            device: self.typed("device", input)?,
             ranks_per_node: self.typed("ranks_per_node", count)?,
             link: self.typed("link", text)?,
-            profile: self.typed("profile", text)?,
+            profile: self.typed("profile", input)?,
         };
         if costs.ranks_per_node.is_some() && costs.device.is_none() {
             let problem = "the following required arguments were not provided:\n  device";
@@ -164,7 +167,7 @@ impl<'py> Options<'py> {
     }
 
     /// A search for the best order of a program, or passes.
-    pub fn schedule(&self, program: &str) -> PyResult<Schedule> {
+    pub fn schedule(&self, program: Input) -> PyResult<Schedule> {
         let emit = |value: &Bound<'py, PyAny>| request::choice::<Emit>(&text(value)?);
         Ok(Schedule {
             passes: self.listed("passes", parsed::<Pass>)?.unwrap_or_default(),
@@ -181,6 +184,78 @@ impl<'py> Options<'py> {
             emit: self.typed("emit", emit)?,
             which: request::WhichArgs { computation: self.computation()? },
             ..Schedule::new(program)
+        })
+    }
+
+    /// A run of a module on all its ranks.
+    pub fn run(&self, module: Input) -> PyResult<Run> {
+        let defaults = Run::new(module);
+        let limit = |value: &Bound<'py, PyAny>| request::limit(&text(value)?);
+        Ok(Run {
+            ranks: self.typed("ranks", count)?,
+            orders: OrderArgs {
+                input_order: self.flag("input_order")?,
+                no_fuse: self.flag("no_fuse")?,
+                search: self.search()?,
+            },
+            steps: self.typed("steps", count)?.unwrap_or(defaults.steps),
+            timeout: self.typed("timeout", limit)?.unwrap_or(defaults.timeout),
+            emulate_link: self.typed("emulate_link", parsed)?,
+            seed: self.typed("seed", whole)?.unwrap_or(defaults.seed),
+            custom_calls: self.each("custom_calls", text)?.unwrap_or_default(),
+            threads_per_rank: self.typed("threads_per_rank", count)?,
+            compare: self.flag("compare")?,
+            tune: self.tune()?,
+            memory_budgets: self.listed("memory_budgets", budget)?.unwrap_or_default(),
+            order_out: self.typed("order_out", text)?,
+            profile_out: self.typed("profile_out", text)?,
+            json: self.flag("json")?,
+            debug: self.debug()?,
+            artifacts: ArtifactArgs {
+                artifacts: self.typed("artifacts", text)?,
+                overwrite: self.flag("overwrite")?,
+            },
+            pictures: PictureArgs {
+                report: self.typed("report", text)?.map(Output::File),
+                trace: self.typed("trace", text)?,
+            },
+            machine: self.machine()?,
+            ..defaults
+        })
+    }
+
+    /// How long orders are tried: a time, or True for as long as by default.
+    fn tune(&self) -> PyResult<Option<Nanos>> {
+        self.typed("tune", |value| match value.cast::<PyBool>() {
+            Ok(_) => Ok(DEFAULT_TUNE),
+            Err(_) => request::limit(&text(value)?),
+        })
+    }
+
+    /// Checks while a module runs.
+    fn debug(&self) -> PyResult<DebugArgs> {
+        let choice = |value: &Bound<'py, PyAny>| request::choice(&text(value)?);
+        let defaults = DebugArgs::default();
+        Ok(DebugArgs {
+            check_lifetimes: self
+                .typed("check_lifetimes", |value| request::choice(&text(value)?))?
+                .unwrap_or(defaults.check_lifetimes),
+            debug_values: self.typed("debug_values", level)?.unwrap_or(defaults.debug_values),
+            filter_kernels: self.typed("filter_kernels", text)?,
+            values_dir: self.typed("values_dir", text)?.unwrap_or(defaults.values_dir),
+            check_inputs: self.flag("check_inputs")?,
+            nan_asserts: self
+                .typed("nan_asserts", |value| switched(value, NanAsserts::Nan))?
+                .unwrap_or(defaults.nan_asserts),
+            nan_origins: self.typed("nan_origins", text)?,
+            no_memory_caching: self
+                .typed("no_memory_caching", |value| switched(value, Against::End))?
+                .unwrap_or(defaults.no_memory_caching),
+            launch_blocking: self.flag("launch_blocking")?,
+            canaries: self.typed("canaries", choice)?,
+            flight_recorder: self.typed("flight_recorder", text)?,
+            fault_report: self.typed("fault_report", text)?,
+            inject: Vec::new(),
         })
     }
 
@@ -212,6 +287,20 @@ fn invalid(name: &str, value: &impl Display, why: &str) -> PyErr {
     BadInput::new_err(format!("invalid value '{value}' for {name}{between}{why}"))
 }
 
+/// A choice by its name, or True for the usual one.
+fn switched<T: ValueEnum>(value: &Bound<'_, PyAny>, usual: T) -> Result<T, String> {
+    match value.cast::<PyBool>() {
+        Ok(_) => Ok(usual),
+        Err(_) => request::choice(&text(value)?),
+    }
+}
+
+/// A file, or what is in memory.
+fn input(value: &Bound<'_, PyAny>) -> Result<Input, String> {
+    let given = value.extract::<PyInput>().map_err(|_| "it must be a path".to_owned())?;
+    Ok(given.into())
+}
+
 fn text(value: &Bound<'_, PyAny>) -> Result<String, String> {
     value.extract().map_err(|_| "it must be text".to_owned())
 }
@@ -232,6 +321,17 @@ fn count<T: TryFrom<i64>>(value: &Bound<'_, PyAny>) -> Result<T, String> {
     let whole = value.extract::<i64>().ok().or_else(|| text(value).ok()?.parse().ok());
     let count = whole.filter(|&whole| whole > 0).and_then(|whole| T::try_from(whole).ok());
     count.ok_or_else(|| "it must be a whole number from 1 on".to_owned())
+}
+
+/// A whole number from 0 on.
+fn whole(value: &Bound<'_, PyAny>) -> Result<u64, String> {
+    let whole = value.extract::<u64>().ok().or_else(|| text(value).ok()?.parse().ok());
+    whole.ok_or_else(|| "it must be a whole number from 0 on".to_owned())
+}
+
+fn level(value: &Bound<'_, PyAny>) -> Result<u8, String> {
+    let level = whole(value).ok().and_then(|level| u8::try_from(level).ok());
+    level.filter(|level| *level <= 3).ok_or_else(|| "it must be 0, 1, 2 or 3".to_owned())
 }
 
 /// A multiple of the input order's peak, a number of bytes, or either as text.

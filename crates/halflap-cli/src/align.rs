@@ -12,14 +12,16 @@ use halflap_report::count;
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
+use crate::place::Input;
 
-pub fn run(args: &args::Align, verbose: bool) -> Result<(), Failed> {
+pub fn run(args: &args::Align) -> Result<(), Failed> {
     let names = file_names(&args.graphs)?;
     let mut texts = Vec::with_capacity(names.len());
     let mut graphs: Vec<Graph> = Vec::with_capacity(names.len());
     for path in &args.graphs {
-        let bytes = files::read(path)?;
-        graphs.push(files::parse_graph(path, &bytes)?);
+        let input = Input::from(path.as_str());
+        let bytes = files::read(&input)?;
+        graphs.push(files::parse_graph(&input, &bytes)?);
         texts.push(unzip(&bytes).map_err(|error| Failed::in_file(path, error))?.into_owned());
     }
     let runtimes = median_runtimes(&graphs).map_err(|difference| {
@@ -33,9 +35,6 @@ pub fn run(args: &args::Align, verbose: bool) -> Result<(), Failed> {
         let aligned =
             with_runtimes(text, &runtimes).map_err(|error| Failed::OurBug(error.to_string()))?;
         files::write(&path.to_string_lossy(), |out| out.write_all(&aligned))?;
-        if verbose {
-            eprintln!("wrote {}", path.display());
-        }
     }
     let changed = |graph: &Graph| {
         graph

@@ -16,7 +16,9 @@ use crate::answer::Answer;
 use crate::args::{self, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
+use crate::kind::{self, FileKind};
 use crate::pictures;
+use crate::place::{Input, Output};
 use crate::progress::Bar;
 use crate::terminal;
 
@@ -44,15 +46,15 @@ pub struct Analyzed {
 
 /// Reads traces, one after the other.
 pub fn find(args: &args::Analyze, wanted: &Reading) -> Result<Analyzed, Failed> {
-    let sizes = args.traces.iter().map(|path| size(path)).collect::<Result<Vec<u64>, Failed>>()?;
+    let sizes = args.traces.iter().map(size).collect::<Result<Vec<u64>, Failed>>()?;
     let progress = Progress { bar: Bar::new("reading"), all: sizes.iter().sum::<u64>().max(1) };
     let mut ranks: Vec<(Rank, Option<RankTimeline>)> = Vec::with_capacity(args.traces.len());
     let mut done = 0;
-    for (path, size) in args.traces.iter().zip(&sizes) {
-        let trace = read(path, done, &progress)?;
+    for (input, size) in args.traces.iter().zip(&sizes) {
+        let trace = read(input, done, &progress)?;
         done += size;
         if wanted.verbose {
-            let (processor, name) = (trace.processor.name(), files::name_of(path));
+            let (processor, name) = (trace.processor.name(), input.name());
             eprintln!(
                 "{name}: {} {processor} events of {} events",
                 trace.slices.len(),
@@ -60,7 +62,7 @@ pub fn find(args: &args::Analyze, wanted: &Reading) -> Result<Analyzed, Failed> 
             );
         }
         // The trace is dropped before the next is read: only its results are kept.
-        let rank = Rank::of(&trace, files::name_of(path));
+        let rank = Rank::of(&trace, input.name());
         let timeline = wanted.draws.then(|| RankTimeline::of(&trace, &rank, page::SLICES));
         ranks.push((rank, timeline));
     }
@@ -85,11 +87,11 @@ impl Answer for Analyzed {
     }
 
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
-        let Some(path) = &pictures.report else { return Ok(()) };
+        let Some(to) = &pictures.report else { return Ok(()) };
         let traces = self.args.traces.iter();
-        let titles: Vec<String> = traces.map(|trace| pictures::title(trace)).collect();
+        let titles: Vec<String> = traces.map(pictures::title).collect();
         let page = page::observed_page(&titles.join(", "), &self.analysis, &self.timelines);
-        pictures::write_report(path, &[page])
+        pictures::write_report(to, &[page])
     }
 
     fn profile(&self) -> Option<BTreeMap<String, Nanos>> {
@@ -99,22 +101,30 @@ impl Answer for Analyzed {
 
 /// One output may go to standard output, and none over a trace or another.
 fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
-    let outputs = [args.output.as_deref(), args.profile_out.as_deref(), args.report.as_deref()];
+    let outputs = [
+        args.output.as_deref(),
+        args.profile_out.as_deref(),
+        args.report.as_ref().and_then(Output::path),
+    ];
     let printed = outputs.iter().flatten().filter(|path| files::is_stdout(path)).count()
         + usize::from(args.json);
     if printed > 1 {
         return Err(Failed::BadInput("only one output can go to standard output".to_owned()));
     }
-    if args.traces.iter().filter(|path| *path == "-").count() > 1 {
+    if args.traces.iter().filter(|trace| trace.is_stdin()).count() > 1 {
         return Err(Failed::BadInput("only one trace can come from standard input".to_owned()));
     }
-    args.report.as_deref().map_or(Ok(()), pictures::refuse_stdout)?;
+    outputs[2].map_or(Ok(()), pictures::refuse_stdout)?;
     for output in outputs.into_iter().flatten() {
-        if args.traces.iter().any(|trace| files::same_file(trace, output)) {
+        if args
+            .traces
+            .iter()
+            .any(|trace| trace.path().is_some_and(|trace| files::same_file(trace, output)))
+        {
             return Err(Failed::in_file(output, "is a trace that is read: write to another file"));
         }
     }
-    pictures::check_outputs("", &outputs)
+    pictures::check_outputs(None, &outputs)
 }
 
 fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
@@ -127,8 +137,8 @@ fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
     let json = |out: &mut dyn io::Write| write_analysis(analysis, &mut &mut *out);
     match args.output.as_deref() {
         Some(path) if !files::is_stdout(path) => files::write(path, json)?,
-        Some(_) => printed = files::print_with(json).map(|()| true)?,
-        None if args.json => files::print_with(json)?,
+        Some(_) => printed = files::print_data(json).map(|()| true)?,
+        None if args.json => files::print_data(json)?,
         None => {}
     }
     if printed {
@@ -139,10 +149,8 @@ fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
 }
 
 /// The number of bytes to read; unknown for a pipe.
-fn size(path: &str) -> Result<u64, Failed> {
-    if path == "-" {
-        return Ok(0);
-    }
+fn size(input: &Input) -> Result<u64, Failed> {
+    let Some(path) = input.path().filter(|path| *path != "-") else { return Ok(0) };
     let about = std::fs::metadata(path)
         .map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")))?;
     if about.is_dir() {
@@ -176,20 +184,22 @@ impl<R: Read> Read for Counted<'_, R> {
 
 /// The trace in a file or, for `-`, in standard input, plain or gzipped; `before` bytes of others
 /// were read.
-fn read(path: &str, before: u64, progress: &Progress) -> Result<Trace, Failed> {
-    let name = files::name_of(path);
+fn read(input: &Input, before: u64, progress: &Progress) -> Result<Trace, Failed> {
+    let name = input.name();
     let unreadable = |error: io::Error| Failed::in_file(name, format!("cannot be read: {error}"));
-    let source: Box<dyn Read> = match path {
-        "-" if io::stdin().is_terminal() => {
+    let source: Box<dyn Read> = match input {
+        _ if input.is_stdin() && io::stdin().is_terminal() => {
             return Err(Failed::BadInput(
                 "standard input is a terminal: pipe a trace into it, or name a file".to_owned(),
             ));
         }
-        "-" => Box::new(io::stdin().lock()),
-        path => Box::new(File::open(path).map_err(unreadable)?),
+        _ if input.is_stdin() => Box::new(io::stdin().lock()),
+        Input::File(path) => Box::new(File::open(path).map_err(unreadable)?),
+        Input::Memory { bytes, .. } => Box::new(&**bytes),
     };
     let mut source = BufReader::with_capacity(1 << 18, Counted { source, read: before, progress });
-    let zipped = source.fill_buf().map_err(unreadable)?.starts_with(&[0x1f, 0x8b]);
+    let start = source.fill_buf().map_err(unreadable)?.to_vec();
+    let zipped = start.starts_with(&[0x1f, 0x8b]);
     let trace = match zipped {
         true => read_trace(MultiGzDecoder::new(source), TraceLimits::default()),
         false => read_trace(source, TraceLimits::default()),
@@ -203,7 +213,7 @@ fn read(path: &str, before: u64, progress: &Progress) -> Result<Trace, Failed> {
                 );
                 Failed::in_file(name, format!("{problem}; a gzip file must be whole"))
             }
-            error => Failed::in_file(name, error),
+            error => Failed::in_file(name, kind::problem(&start, FileKind::Trace, &error)),
         }
     })
 }

@@ -1,5 +1,6 @@
 //! Run times as the command line asks for them.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use halflap::Unknown;
@@ -8,29 +9,31 @@ use halflap::cost::{Costs, Device, Link, Profile};
 use crate::args::CostArgs;
 use crate::exit::Failed;
 use crate::files;
+use crate::place::{self, Input};
 
 /// What the arguments name.
-pub fn read(args: &CostArgs, path: &str) -> Result<Costs, Failed> {
-    let sources = [Some(path), args.device.as_deref(), args.profile.as_deref()];
-    if sources.into_iter().flatten().filter(|source| *source == "-").count() > 1 {
+pub fn read(args: &CostArgs, program: &Input) -> Result<Costs, Failed> {
+    let sources = [Some(program), args.device.as_ref(), args.profile.as_ref()];
+    if sources.into_iter().flatten().filter(|source| source.is_stdin()).count() > 1 {
         let problem = "only one of graph, --device and --profile can come from standard input";
         return Err(Failed::BadInput(problem.to_owned()));
     }
-    let mut device = args.device.as_deref().map(device).transpose()?;
+    let mut device = args.device.as_ref().map(device).transpose()?;
     if let (Some(device), Some(ranks)) = (&mut device, args.ranks_per_node) {
         device.ranks_per_node = ranks;
     }
     let link = args.link.as_deref().map(|name| link(name, device.as_ref())).transpose()?;
-    let profile = args.profile.as_deref().map(profile).transpose()?;
+    let profile = args.profile.as_ref().map(profile).transpose()?;
     Ok(Costs { device, link, profile })
 }
 
-fn device(name: &str) -> Result<Device, Failed> {
-    match Device::named(name) {
-        Ok(preset) => Ok(preset),
-        Err(unknown) => Device::read(&file(name, &unknown)?)
-            .map_err(|error| Failed::in_file(files::name_of(name), error)),
-    }
+fn device(input: &Input) -> Result<Device, Failed> {
+    let described = match input.path().map(|name| (name, Device::named(name))) {
+        Some((_, Ok(preset))) => return Ok(preset),
+        Some((name, Err(unknown))) => Cow::Owned(file(name, &unknown)?),
+        None => files::read(input)?,
+    };
+    Device::read(&described).map_err(|error| Failed::in_file(input.name(), error))
 }
 
 /// The device that `--device` names, independent of its path: a preset's name, or the content of a
@@ -39,7 +42,7 @@ pub fn described_device(name: &str) -> Result<String, Failed> {
     match Device::named(name) {
         Ok(_) => Ok(name.to_lowercase()),
         Err(unknown) => Device::tidied(&file(name, &unknown)?)
-            .map_err(|error| Failed::in_file(files::name_of(name), error)),
+            .map_err(|error| Failed::in_file(place::name_of(name), error)),
     }
 }
 
@@ -49,15 +52,15 @@ fn file(name: &str, unknown: &Unknown) -> Result<Vec<u8>, Failed> {
     if !is_file {
         return Err(Failed::BadInput(format!("--device: {unknown} (and there is no such file)")));
     }
-    files::read(name)
+    files::read_file(name)
 }
 
 fn link(name: &str, device: Option<&Device>) -> Result<Link, Failed> {
     Link::named(name, device).map_err(|error| Failed::BadInput(format!("--link: {error}")))
 }
 
-fn profile(path: &str) -> Result<Profile, Failed> {
-    Profile::read(&files::read(path)?).map_err(|error| Failed::in_file(files::name_of(path), error))
+fn profile(input: &Input) -> Result<Profile, Failed> {
+    Profile::read(&files::read(input)?).map_err(|error| Failed::in_file(input.name(), error))
 }
 
 #[cfg(test)]
@@ -82,16 +85,18 @@ mod tests {
     }"#;
 
     fn times(args: &CostArgs, graph: &Graph) -> Result<Times, Failed> {
-        read(args, "g.json")?.times(graph).map_err(|error| Failed::BadInput(error.to_string()))
+        read(args, &Input::from("g.json"))?
+            .times(graph)
+            .map_err(|error| Failed::BadInput(error.to_string()))
     }
 
     /// The times of both nodes in whole nanoseconds, or the error message.
     fn asked(device: &str, link: &str, profile: &str) -> Result<[f64; 2], String> {
-        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let args = CostArgs {
-            device: given(device),
+            device: given(device).map(Input::File),
             link: given(link),
-            profile: given(profile),
+            profile: given(profile).map(Input::File),
             ranks_per_node: None,
         };
         let graph = read_graph(GRAPH.as_bytes()).unwrap();
@@ -142,7 +147,7 @@ mod tests {
         let graph = read_graph(GRAPH.as_bytes()).unwrap();
         let gather = |device: &str, ranks_per_node| {
             let args =
-                CostArgs { device: Some(device.to_owned()), ranks_per_node, ..CostArgs::default() };
+                CostArgs { device: Some(device.into()), ranks_per_node, ..CostArgs::default() };
             let times = times(&args, &graph).unwrap_or_else(|failed| panic!("{failed:?}"));
             times.of(graph.find("gather").unwrap()).0.round()
         };

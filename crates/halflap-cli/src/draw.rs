@@ -70,7 +70,7 @@ pub fn draw(
         .zip(&orders)
         .map(|(section, orders)| is_explained(orders).then(|| section.explanation_before()))
         .collect();
-    let title = pictures::title(&source.path);
+    let title = pictures::title(&source.input);
     let mut parts = Vec::new();
     for (number, section) in picked.iter().enumerate() {
         let (explanation, orders) = (&explanations[number], &orders[number]);

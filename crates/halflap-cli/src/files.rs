@@ -1,9 +1,11 @@
 //! Files in and out. Nothing is half written: a file is written under a temporary name, then
 //! renamed.
 
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use flate2::Compression;
@@ -13,16 +15,24 @@ use halflap::import::{self, read_graph};
 use halflap::units::Bytes;
 
 use crate::args::ChainWhich;
-use crate::desk;
+use crate::ask;
 use crate::exit::Failed;
+use crate::kind::{self, FileKind};
+use crate::place::{Input, Output, name_of};
+use crate::terminal;
+
+/// What an input holds.
+pub fn read(input: &Input) -> Result<Cow<'_, [u8]>, Failed> {
+    match input {
+        Input::File(path) => read_file(path).map(Cow::Owned),
+        Input::Memory { bytes, .. } => Ok(Cow::Borrowed(bytes)),
+    }
+}
 
 /// The bytes of a file, or of standard input for `-`.
-pub fn read(path: &str) -> Result<Vec<u8>, Failed> {
+pub fn read_file(path: &str) -> Result<Vec<u8>, Failed> {
     let cannot =
         |error: io::Error| Failed::in_file(name_of(path), format!("cannot be read: {error}"));
-    if let Some(bytes) = desk::read(path) {
-        return Ok(bytes);
-    }
     if path != "-" && !is_pipe(path) {
         return fs::read(path).map_err(cannot);
     }
@@ -50,29 +60,35 @@ fn is_pipe(path: &str) -> bool {
     fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir())
 }
 
-/// Whether a file holds an HLO module, to judge by its beginning.
-pub fn is_module(path: &str) -> Result<bool, Failed> {
+/// Whether an input is an HLO module, to judge by its beginning.
+pub fn is_module(input: &Input) -> Result<bool, Failed> {
     const ENOUGH: u64 = 1 << 16;
-    if path == "-" || desk::holds(path) || is_pipe(path) {
-        return Ok(import::is_module(&read(path)?));
-    }
+    let Some(path) = input.path().filter(|path| *path != "-" && !is_pipe(path)) else {
+        return Ok(import::is_module(&read(input)?));
+    };
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(ENOUGH).read_to_end(&mut start));
     read.map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")))?;
     Ok(import::is_module(&start))
 }
 
-/// The graph in a file, or in standard input for `-`.
-pub fn graph(path: &str) -> Result<Graph, Failed> {
-    let bytes = read(path)?;
-    parse_graph(path, &bytes)
+/// The graph that is given.
+pub fn graph(input: &Input) -> Result<Graph, Failed> {
+    parse_graph(input, &read(input)?)
 }
 
-/// The graph that a file's bytes are.
-pub fn parse_graph(path: &str, bytes: &[u8]) -> Result<Graph, Failed> {
-    let graph = read_graph(bytes).map_err(|error| Failed::in_file(name_of(path), error))?;
+/// The graph that the bytes of an input are.
+pub fn parse_graph(input: &Input, bytes: &[u8]) -> Result<Graph, Failed> {
+    let graph = read_graph(bytes).map_err(|error| {
+        // What a module is refused with says what is needed.
+        let problem = match import::is_module(bytes) {
+            true => error.to_string(),
+            false => kind::problem(bytes, FileKind::Graph, &error),
+        };
+        Failed::in_file(input.name(), problem)
+    })?;
     for warning in graph.warnings() {
-        warn(&format!("{}: {}", name_of(path), halflap_report::warning(&graph, &warning)));
+        warn(&format!("{}: {}", input.name(), halflap_report::warning(&graph, &warning)));
     }
     Ok(graph)
 }
@@ -86,14 +102,9 @@ pub fn chained(graph: Graph, which: Option<ChainWhich>) -> Graph {
     }
 }
 
-/// The name of a file in messages.
-pub fn name_of(path: &str) -> &str {
-    if path == "-" { "standard input" } else { path }
-}
-
 /// Warns on standard error.
 pub fn warn(problem: &str) {
-    if !desk::warn(problem) {
+    if !ask::warn(problem) {
         eprintln!("warning: {problem}");
     }
 }
@@ -105,12 +116,6 @@ pub fn print(text: &str) -> Result<(), Failed> {
 
 /// Prints what is too much to be held as text.
 pub fn print_with(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
-    if desk::stop().is_some() {
-        let mut bytes = Vec::new();
-        fill(&mut bytes).map_err(|error| Failed::OurBug(error.to_string()))?;
-        desk::print(&bytes);
-        return Ok(());
-    }
     let mut out = BufWriter::new(io::stdout().lock());
     match fill(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failed::NobodyReads),
@@ -129,10 +134,25 @@ pub fn same_file(a: &str, b: &str) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
+/// Writes to where a request says, whole or not at all.
+pub fn write_to(
+    output: &Output,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failed> {
+    match output {
+        Output::File(path) if is_stdout(path) => print_with(fill),
+        Output::File(path) => write(path, fill),
+        Output::Memory(bytes) => {
+            let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            fill(&mut *bytes).map_err(|error| Failed::OurBug(error.to_string()))
+        }
+    }
+}
+
 /// Writes text to a file, or prints it; returns whether it was printed.
 pub fn put(path: &str, text: &str) -> Result<bool, Failed> {
     if is_stdout(path) {
-        print(text)?;
+        print_data(|out| out.write_all(text.as_bytes()))?;
         return Ok(true);
     }
     write(path, |out| out.write_all(text.as_bytes()))?;
@@ -152,7 +172,7 @@ pub fn put_asked(
     let text = text();
     let shown = output.map_or(Ok(false), |path| put(path, &text))?;
     if printed && !shown {
-        print(&text)?;
+        print_data(|out| out.write_all(text.as_bytes()))?;
     }
     Ok(printed || shown)
 }
@@ -163,12 +183,6 @@ pub fn write(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failed> {
     let failed = |error: io::Error| Failed::in_file(path, format!("cannot be written: {error}"));
-    if desk::holds(path) {
-        let mut bytes = Vec::new();
-        fill(&mut bytes).map_err(failed)?;
-        desk::write(path, bytes);
-        return Ok(());
-    }
     // A link stays a link: its target is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
     // A pipe or a device cannot be renamed, and has no content to lose.
@@ -187,15 +201,45 @@ pub fn write(
         failed(error)
     })?;
     let size = fs::metadata(&target).map_or(0, |there| there.len());
-    WRITTEN.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), size));
+    // Programs know what they asked for.
+    if !ask::is_called() {
+        let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was written again has another size.
+        written.retain(|(other, _)| other != path);
+        written.push((path.to_owned(), size));
+    }
     Ok(())
 }
 
 /// The files that were written, with their sizes.
 static WRITTEN: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
 
+/// Names the files that were written, with their sizes: on standard output, or, where that has what
+/// programs read, on the terminal if there is one.
+pub fn name_written() {
+    let text = written();
+    if text.is_empty() {
+        return;
+    }
+    if !HAS_DATA.load(Ordering::Relaxed) {
+        // Nobody misses the names where nobody reads.
+        let _ = print(&text);
+    } else if terminal::is_seen(&io::stderr()) {
+        eprint!("{text}");
+    }
+}
+
+/// Whether something that programs read was printed.
+static HAS_DATA: AtomicBool = AtomicBool::new(false);
+
+/// Prints what programs read.
+pub fn print_data(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
+    HAS_DATA.store(true, Ordering::Relaxed);
+    print_with(fill)
+}
+
 /// A line for each file that was written since it was last asked.
-pub fn written() -> String {
+fn written() -> String {
     let all = std::mem::take(&mut *WRITTEN.lock().unwrap_or_else(PoisonError::into_inner));
     let line = |(path, size): (String, u64)| {
         let size = Bytes(i64::try_from(size).unwrap_or(i64::MAX));
@@ -207,7 +251,7 @@ pub fn written() -> String {
 /// Refuses a file that cannot be written, before work is done for it and other files are.
 pub fn check_writable(path: &str) -> Result<(), Failed> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
-    if is_stdout(path) || desk::holds(path) || is_special(&target) {
+    if is_stdout(path) || is_special(&target) {
         return Ok(());
     }
     let tried = match target.is_dir() {

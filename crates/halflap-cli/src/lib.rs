@@ -1,7 +1,7 @@
 //! The `halflap` command: arguments, files, clocks and terminals around the library.
 //!
 //! It is a library, so that others can be the command, too ([`main_with`]), or have answers to its
-//! requests in memory ([`request`], [`desk`]).
+//! requests in memory ([`request`], [`ask`]).
 
 mod advice;
 mod align;
@@ -10,17 +10,20 @@ mod answer;
 #[allow(missing_docs)]
 mod args;
 mod artifacts;
+pub mod ask;
 mod costs;
 mod debug;
-pub mod desk;
 mod diff;
 mod draw;
 mod exit;
 mod files;
+mod kind;
 mod log;
 mod look;
 mod machine;
+mod man;
 mod pictures;
+pub mod place;
 mod plan;
 mod plans;
 mod progress;
@@ -33,6 +36,7 @@ mod run;
 mod same;
 mod schedule;
 mod search;
+mod shell;
 mod show;
 mod source;
 mod terminal;
@@ -43,7 +47,7 @@ mod what_if;
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use answer::Answer;
 use args::{Args, Command};
@@ -60,10 +64,14 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let args = Args::parse_from(arguments);
     // A panic message helps us, not the user: it is caught and reported once, below.
     panic::set_hook(Box::new(|_| {}));
-    match guarded(|| dispatch(&args)) {
-        Ok(()) => 0,
-        Err(failed) => failed.report(),
+    let ended = guarded(|| dispatch(&args));
+    // What bad input left behind is of no use.
+    let is_of_use = !matches!(ended, Err(Failed::BadInput(_)));
+    let code = ended.map_or_else(Failed::report, |()| 0);
+    if is_of_use {
+        files::name_written();
     }
+    code
 }
 
 /// Does the work of a command; a panic is a bug of ours like any other.
@@ -94,6 +102,12 @@ fn proved(request: &request::Verify) -> Result<String, Failed> {
     verify::find(request, false)
 }
 
+/// Runs a module as a program asked for it.
+fn ran(request: &request::Run) -> Result<(), Failed> {
+    log::start(false)?;
+    run::run(request)
+}
+
 fn dispatch(args: &Args) -> Result<(), Failed> {
     log::start(args.verbose)?;
     let verbose = log::takes(Part::Search, Level::Info);
@@ -106,26 +120,30 @@ fn dispatch(args: &Args) -> Result<(), Failed> {
         Command::Explain(command) => look::run(&command.of, || look::explained(command)),
         Command::WhatIf(command) => what_if::run(command),
         Command::Verify(command) => verify::run(command, verbose),
-        Command::Align(command) => align::run(command, verbose),
+        Command::Align(command) => align::run(command),
         Command::Analyze(command) => analyze::run(command, verbose),
         Command::Timeline(command) => timeline::run(command),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
         Command::Diff(command) => diff::run(command),
         Command::Debug(command) => debug::run(command),
+        Command::Completions { shell } => files::print(&shell::script(*shell, &Args::command())),
+        Command::Man => files::print(&man::page(&Args::command())),
     }
 }
 
 /// The same, with everything that it can make in one folder.
 fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts, &command.graph)? else {
+    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts, command.graph.name())?
+    else {
         return schedule::run(command, verbose);
     };
     let mut command = command.clone();
     command.artifacts = args::ArtifactArgs::default();
     let file = |name: &str| Some(artifacts.file(name));
     command.output = command.output.or_else(|| file("schedule.json"));
-    command.pictures.report = command.pictures.report.or_else(|| file("report.html"));
+    command.pictures.report =
+        command.pictures.report.or_else(|| Some(artifacts.file("report.html").into()));
     command.pictures.trace = command.pictures.trace.or_else(|| file("trace.json"));
     let done = artifacts.stage("schedule", || schedule::run(&command, verbose));
     artifacts.close(&done)?;

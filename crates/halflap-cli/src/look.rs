@@ -4,6 +4,7 @@ use halflap::advise::Advice;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
+use halflap::nearest;
 use halflap::simulate::lower_bound;
 use halflap::workload::{Decided, Search};
 use halflap_report::{
@@ -18,6 +19,7 @@ use crate::args::{self, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::machine;
+use crate::place::refuse_both_stdin;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
 use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, most_exposed, program};
@@ -76,15 +78,11 @@ struct Only {
 impl Look {
     fn find(self) -> Result<Looked, Failed> {
         let args = &self.of;
-        if args.graph == "-" && args.order.as_deref() == Some("-") {
-            return Err(Failed::BadInput(
-                "only one of program and order can come from standard input".to_owned(),
-            ));
-        }
-        let recorded = Recorded::read(args.order.as_deref())?;
+        refuse_both_stdin(&args.graph, args.order.as_ref(), "program and order")?;
+        let recorded = Recorded::read(args.order.as_ref())?;
         let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
         let subject = Subject::read(&args.graph, &args.machine, chain)?;
-        let orders = args.order.as_deref().map(|path| Orders::read(path, &subject)).transpose()?;
+        let orders = args.order.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
         let all = subject.source.walk(|priced| {
             let order = match &orders {
                 Some(orders) => orders.order(&subject.source, priced, edges)?,
@@ -190,7 +188,7 @@ impl Looked {
     fn advised(&self, sections: &[Section<'_>]) -> Option<Advised<'_>> {
         let lines = self.advice.as_deref()?;
         let explained = most_exposed(&self.subject.source, sections, SECTIONS);
-        let command = format!("halflap schedule {}", printable(&self.subject.source.path));
+        let command = format!("halflap schedule {}", printable(self.subject.source.input.name()));
         Some(advice::advised(lines, sections, &explained, command))
     }
 
@@ -284,9 +282,43 @@ fn about(section: &Section<'_>, node: &str, style: &Style) -> String {
 fn narrow<T>(subject: &Subject, all: &[Decided<T>], node: &str) -> Result<Only, Failed> {
     let found = all.iter().position(|done| done.priced.graph.find(node).is_some());
     let what = if subject.hlo.is_some() { "module" } else { "graph" };
-    let unknown = || Failed::BadInput(format!("--node: '{node}' is not a node of the {what}"));
+    let unknown = || {
+        let graphs: Vec<&Graph> = all.iter().map(|done| &*done.priced.graph).collect();
+        let meant = meant(&graphs, node);
+        Failed::BadInput(format!("--node: '{node}' is not a node of the {what}{meant}"))
+    };
     let at = found.ok_or_else(unknown)?;
     Ok(Only { at, collectives: named(&all[at].priced.graph, node)? })
+}
+
+/// The collectives that somebody who typed this may have meant: of whose name, parameter, module or
+/// operation it is a part, or else the one with the nearest name.
+fn meant(graphs: &[&Graph], node: &str) -> String {
+    const SHOWN: usize = 5;
+    let mut all: Vec<(&Graph, OpId)> = Vec::new();
+    for graph in graphs {
+        let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
+        all.extend(collectives.map(|op| (*graph, op)));
+    }
+    let typed = node.to_lowercase();
+    let has = |text: &str| text.to_lowercase().contains(&typed);
+    let fits = |graph: &Graph, op: OpId| {
+        let issued = graph.collective(op).is_some_and(|issued| has(&issued.op));
+        let known = graph.provenance(op).known();
+        issued || has(graph.name(op)) || known.into_iter().any(|(_, known)| has(known))
+    };
+    let fitting = all.iter().filter(|(graph, op)| fits(graph, *op));
+    let fitting: Vec<&str> = fitting.map(|(graph, op)| graph.name(*op)).collect();
+    let near = nearest(node, all.iter().map(|(graph, op)| graph.name(*op)));
+    let names = if fitting.is_empty() { near.into_iter().collect() } else { fitting };
+    let shown: Vec<String> =
+        names.iter().take(SHOWN).map(|name| format!("'{}'", printable(name))).collect();
+    match (shown.split_last(), names.len().saturating_sub(SHOWN)) {
+        (None, _) => String::new(),
+        (Some((last, [])), 0) => format!("; did you mean {last}?"),
+        (Some((last, others)), 0) => format!("; did you mean {} or {last}?", others.join(", ")),
+        (Some(_), more) => format!("; did you mean one of {} and {more} more?", shown.join(", ")),
+    }
 }
 
 /// The collective of that name, or those that a wait of that name belongs to.

@@ -11,6 +11,7 @@ use halflap_report::trace::{
 use crate::args::PictureArgs;
 use crate::exit::Failed;
 use crate::files;
+use crate::place::{Input, Output};
 use crate::progress::Notice;
 
 impl PictureArgs {
@@ -20,18 +21,18 @@ impl PictureArgs {
     }
 
     /// Refuses files that nothing can be written to before work is done for them.
-    pub fn check(&self, graph: &str, output: Option<&str>) -> Result<(), Failed> {
-        let named = [self.report.as_deref(), self.trace.as_deref(), output];
-        for path in [&self.report, &self.trace].into_iter().flatten() {
+    pub fn check(&self, read: &Input, output: Option<&str>) -> Result<(), Failed> {
+        let drawn = [self.report.as_ref().and_then(Output::path), self.trace.as_deref()];
+        for path in drawn.into_iter().flatten() {
             refuse_stdout(path)?;
         }
-        check_outputs(graph, &named)
+        check_outputs(Some(read), &[drawn[0], drawn[1], output])
     }
 
     /// Draws what is requested, of every part of a program.
     pub fn draw(&self, parts: &[Shown<'_>]) -> Result<(), Failed> {
-        if let Some(path) = &self.report {
-            write_report(path, &parts.iter().map(program_page).collect::<Vec<Page>>())?;
+        if let Some(to) = &self.report {
+            write_report(to, &parts.iter().map(program_page).collect::<Vec<Page>>())?;
         }
         if let Some(path) = &self.trace {
             let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
@@ -50,8 +51,8 @@ impl PictureArgs {
 impl PictureArgs {
     /// Draws what actually ran.
     pub fn draw_ran(&self, ranks: &[Ran], page: impl FnOnce() -> Page) -> Result<(), Failed> {
-        if let Some(path) = &self.report {
-            write_report(path, &[page()])?;
+        if let Some(to) = &self.report {
+            write_report(to, &[page()])?;
         }
         if let Some(path) = &self.trace {
             let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
@@ -65,17 +66,18 @@ impl PictureArgs {
 }
 
 /// Writes a page.
-pub fn write_report(path: &str, parts: &[Page]) -> Result<(), Failed> {
-    let _notice = Notice::new(&format!("writing {path}"));
-    files::write(path, |mut out| write_page(parts, &mut out))
+pub fn write_report(to: &Output, parts: &[Page]) -> Result<(), Failed> {
+    let _notice = Notice::new(&format!("writing {}", to.path().unwrap_or("a page")));
+    files::write_to(to, |mut out| write_page(parts, &mut out))
 }
 
 /// No two files that are written, and none that is read, may be the same; and all must be writable.
-pub fn check_outputs(read: &str, written: &[Option<&str>]) -> Result<(), Failed> {
+pub fn check_outputs(read: Option<&Input>, written: &[Option<&str>]) -> Result<(), Failed> {
     let written: Vec<&str> =
         written.iter().copied().flatten().filter(|path| !files::is_stdout(path)).collect();
+    let read = read.and_then(Input::path);
     for (place, path) in written.iter().enumerate() {
-        if files::same_file(path, read) {
+        if read.is_some_and(|read| files::same_file(path, read)) {
             return Err(Failed::in_file(path, "is the graph itself: write to another file"));
         }
         if written[..place].iter().any(|other| other == path || files::same_file(other, path)) {
@@ -99,7 +101,7 @@ pub fn refuse_stdout(path: &str) -> Result<(), Failed> {
 }
 
 /// What a page calls a file: its name without its folder.
-pub fn title(path: &str) -> String {
-    let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
-    name.unwrap_or_else(|| files::name_of(path).to_owned())
+pub fn title(input: &Input) -> String {
+    let name = Path::new(input.name()).file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| input.name().to_owned())
 }

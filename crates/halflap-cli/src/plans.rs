@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::args::{MachineArgs, SearchArgs};
 use crate::exit::Failed;
-use crate::files;
+use crate::place::Input;
 use crate::search::{Rung, Wanted, best, search};
 use crate::source::{Hlo, Orders, Ranks, Source, Subject};
 
@@ -28,7 +28,7 @@ pub enum Which<'a> {
     /// The module's own.
     Input,
     /// Those of a file.
-    File(&'a str),
+    File(&'a Input),
 }
 
 /// An order of every unit.
@@ -49,17 +49,16 @@ pub struct ModuleSource {
 impl ModuleSource {
     /// Reads a module, to be run on so many ranks. Only modules say what their operations compute.
     pub fn read(
-        path: &str,
+        input: &Input,
         args: &MachineArgs,
         ranks: Option<Ranks>,
     ) -> Result<ModuleSource, Failed> {
-        let Subject { source, hlo } = Subject::read_on(path, args, ranks)?;
+        let Subject { source, hlo } = Subject::read_on(input, args, ranks)?;
         match hlo {
             Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
-            None => Err(Failed::in_file(
-                files::name_of(path),
-                "is no HLO module, and only those can be run",
-            )),
+            None => {
+                Err(Failed::in_file(input.name(), "is no HLO module, and only those can be run"))
+            }
         }
     }
 
@@ -67,7 +66,7 @@ impl ModuleSource {
     pub fn typed(self) -> Result<Self, Failed> {
         match check(&self.module) {
             Ok(()) => Ok(self),
-            Err(error) => Err(Failed::in_file(files::name_of(&self.source.path), error)),
+            Err(error) => Err(Failed::in_file(self.source.input.name(), error)),
         }
     }
 
@@ -155,8 +154,7 @@ impl ModuleSource {
         let program = build(&self.module, &self.units, self.source.model.streams, |unit| {
             orders.orders[unit].clone()
         });
-        let program =
-            program.map_err(|error| Failed::in_file(files::name_of(&self.source.path), error))?;
+        let program = program.map_err(|error| Failed::in_file(self.source.input.name(), error))?;
         Ok(match fuses {
             true => fuse(&self.module, program, |instrs| fits(&self.module, instrs)),
             false => program,

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use halflap::pass::Pass;
 use halflap::schedule::Observer;
+use halflap_report::width;
 use halflap_run::interrupt;
 
-use crate::desk::{self, Stop};
+use crate::ask::{self, Stop};
 use crate::terminal;
 
 /// Times every pass, and shows the progress of long ones on a terminal.
@@ -63,7 +64,7 @@ struct BarState {
 
 impl Bar {
     pub fn new(what: &'static str) -> Bar {
-        let stop = desk::stop();
+        let stop = ask::stop();
         let terminal =
             stop.is_none() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
         Bar { what, started: Instant::now(), shown: Mutex::default(), terminal, stop }
@@ -113,13 +114,13 @@ pub struct Notice {
 impl Notice {
     pub fn new(text: &str) -> Notice {
         let terminal =
-            !desk::is_in_use() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
-        let text: String = text.chars().take(terminal::error_width().saturating_sub(1)).collect();
+            !ask::is_called() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
+        let text = width::start(text, terminal::error_width().saturating_sub(1));
         if terminal {
             eprint!("\r{text}");
             let _ = std::io::stderr().flush();
         }
-        Notice { width: if terminal { text.chars().count() } else { 0 } }
+        Notice { width: if terminal { width::columns(text) } else { 0 } }
     }
 }
 

@@ -22,7 +22,7 @@ pub fn put(answer: &dyn Answer, asked: &Asked<'_>) -> Result<(), Failed> {
             return ended(answer);
         }
     }
-    files::print(&(answer.text()? + &files::written()))?;
+    files::print(&answer.text()?)?;
     ended(answer)
 }
 

@@ -11,10 +11,11 @@ use crate::args::{ChainWhich, CollectiveArgs, CollectiveOrder, EffortArg};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
+use crate::place::Input;
 
 /// The fields of a `halflap.schedule/1` file; none of any other order.
 pub struct Recorded<'a> {
-    path: &'a str,
+    input: Option<&'a Input>,
     fields: Value,
 }
 
@@ -29,13 +30,13 @@ pub struct Collectives {
 
 impl<'a> Recorded<'a> {
     /// Reads the file of an order, if there is one. What is wrong with an order is for others to say.
-    pub fn read(path: Option<&'a str>) -> Result<Recorded<'a>, Failed> {
-        let Some(path) = path else { return Ok(Recorded { path: "", fields: Value::Null }) };
-        let bytes = files::read(path)?;
+    pub fn read(input: Option<&'a Input>) -> Result<Recorded<'a>, Failed> {
+        let Some(read) = input else { return Ok(Recorded { input, fields: Value::Null }) };
+        let bytes = files::read(read)?;
         let fields: Option<Value> =
             unzip(&bytes).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let is_schedule = |fields: &Value| fields["format"] == "halflap.schedule/1";
-        Ok(Recorded { path, fields: fields.filter(is_schedule).unwrap_or_default() })
+        Ok(Recorded { input, fields: fields.filter(is_schedule).unwrap_or_default() })
     }
 
     /// How to treat the order of collectives: as requested, else as recorded.
@@ -91,7 +92,7 @@ impl<'a> Recorded<'a> {
             let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
             let known: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
             let problem = format!("'{name}' is {value}: it must be {}", known.join(" or "));
-            Failed::in_file(files::name_of(self.path), problem)
+            Failed::in_file(self.input.map_or("", Input::name), problem)
         };
         found.map(Some).ok_or_else(wrong)
     }

@@ -1,19 +1,22 @@
 //! What a program asks halflap for: the requests that the command's arguments are parsed to, made
 //! without a command line.
 //!
-//! A request names its inputs as files, or as names in angle brackets that lie on a desk
-//! ([`crate::desk`]). Where it says what to write, a program that holds the answer leaves that out.
+//! A request reads files or data in memory ([`crate::place::Input`]). Where it says what to write, a
+//! program that holds the answer leaves that out.
 
-use clap::ValueEnum;
+pub use clap::ValueEnum;
 
 use halflap::units::Nanos;
 
+pub use crate::args::DEFAULT_TUNE;
 pub use crate::args::{
-    Analyze, ChainWhich, CollectiveArgs, CollectiveOrder, CommStreams, Compat, CostArgs, EffortArg,
-    Emit, Explain, MachineArgs, Ordered, PictureArgs, Rewrites, Schedule, SearchArgs, Simulate,
+    Against, Analyze, ArtifactArgs, ChainWhich, CheckLifetimes, CollectiveArgs, CollectiveOrder,
+    CommStreams, Compat, CostArgs, DebugArgs, EffortArg, Emit, Explain, MachineArgs, NanAsserts,
+    OnOff, OrderArgs, Ordered, PictureArgs, Rewrites, Run, Schedule, SearchArgs, Simulate,
     Timeline, Verify, WhatIf, WhichArgs,
 };
-use crate::args::{ArtifactArgs, BANDWIDTHS, TOP};
+use crate::args::{BANDWIDTHS, Backend, TOP};
+use crate::place::{Input, Output};
 
 /// A request that has an answer.
 #[derive(Debug, Clone)]
@@ -29,9 +32,9 @@ pub enum Request {
 
 impl Schedule {
     /// The best order of a program, with all else as it is by default.
-    pub fn new(graph: &str) -> Schedule {
+    pub fn new(graph: impl Into<Input>) -> Schedule {
         Schedule {
-            graph: graph.to_owned(),
+            graph: graph.into(),
             passes: Vec::new(),
             settings: Vec::new(),
             search: SearchArgs::default(),
@@ -57,10 +60,10 @@ impl Schedule {
 
 impl Ordered {
     /// A program in its own order, or in another, with all else as it is by default.
-    pub fn new(graph: &str, order: Option<&str>) -> Ordered {
+    pub fn new(graph: impl Into<Input>, order: Option<Input>) -> Ordered {
         Ordered {
-            graph: graph.to_owned(),
-            order: order.map(str::to_owned),
+            graph: graph.into(),
+            order,
             collectives: CollectiveArgs::default(),
             output: None,
             json: false,
@@ -73,10 +76,10 @@ impl Ordered {
 
 impl WhatIf {
     /// The bandwidths that are tried by default, and memory as far as more of it helps.
-    pub fn new(graph: &str, schedule: Option<&str>) -> WhatIf {
+    pub fn new(graph: impl Into<Input>, schedule: Option<Input>) -> WhatIf {
         WhatIf {
-            graph: graph.to_owned(),
-            schedule: schedule.map(str::to_owned),
+            graph: graph.into(),
+            schedule,
             memory: Vec::new(),
             bandwidth: BANDWIDTHS.to_vec(),
             collectives: CollectiveArgs::default(),
@@ -91,12 +94,49 @@ impl WhatIf {
     }
 }
 
+impl Run {
+    /// A module on threads, once, in the best order that is found.
+    pub fn new(module: impl Into<Input>) -> Run {
+        Run {
+            module: module.into(),
+            ranks: None,
+            inputs: None,
+            only: None,
+            output: None,
+            order: None,
+            order_for: Vec::new(),
+            backend: Backend::Threads,
+            steps: 1,
+            timeout: Nanos(60e9),
+            loop_timeout: None,
+            emulate_link: None,
+            seed: 0,
+            custom_calls: Vec::new(),
+            threads_per_rank: None,
+            compare: false,
+            tune: None,
+            memory_budgets: Vec::new(),
+            order_out: None,
+            profile_out: None,
+            json: false,
+            summary: Output::stdout(),
+            stands_for: None,
+            panic: None,
+            orders: OrderArgs::default(),
+            debug: DebugArgs::default(),
+            artifacts: ArtifactArgs::default(),
+            pictures: PictureArgs::default(),
+            machine: MachineArgs::default(),
+        }
+    }
+}
+
 impl Verify {
     /// An order that may need any memory.
-    pub fn new(graph: &str, order: &str) -> Verify {
+    pub fn new(graph: impl Into<Input>, order: impl Into<Input>) -> Verify {
         Verify {
-            graph: graph.to_owned(),
-            order: order.to_owned(),
+            graph: graph.into(),
+            order: order.into(),
             run: false,
             seeds: 3,
             memory_budget: None,
@@ -108,16 +148,16 @@ impl Verify {
 
 impl Analyze {
     /// Traces, one for each rank.
-    pub fn new(traces: Vec<String>) -> Analyze {
+    pub fn new(traces: Vec<Input>) -> Analyze {
         Analyze { traces, output: None, json: false, profile_out: None, report: None, top: TOP }
     }
 }
 
 impl Timeline {
     /// A measured step.
-    pub fn new(step: &str) -> Timeline {
+    pub fn new(step: impl Into<Input>) -> Timeline {
         Timeline {
-            step: step.to_owned(),
+            step: step.into(),
             output: None,
             json: false,
             pictures: PictureArgs::default(),
@@ -138,6 +178,11 @@ pub fn choice<T: ValueEnum>(name: &str) -> Result<T, String> {
 /// A time such as `4us`.
 pub fn duration(text: &str) -> Result<Nanos, String> {
     crate::args::duration(text)
+}
+
+/// A time that something may take, such as `60s`.
+pub fn limit(text: &str) -> Result<Nanos, String> {
+    crate::args::limit(text)
 }
 
 /// How much slower something is: a factor from 1 to 100.
@@ -167,6 +212,7 @@ mod tests {
             Command::Verify(verify) => format!("{verify:?}"),
             Command::Analyze(analyze) => format!("{analyze:?}"),
             Command::Timeline(timeline) => format!("{timeline:?}"),
+            Command::Run(run) => format!("{run:?}"),
             other => panic!("{other:?}"),
         }
     }
@@ -175,11 +221,15 @@ mod tests {
     fn requests_have_the_defaults_of_the_command() {
         assert_eq!(parsed(&["schedule", "g"]), format!("{:?}", Schedule::new("g")));
         assert_eq!(parsed(&["simulate", "g"]), format!("{:?}", Ordered::new("g", None)));
-        assert_eq!(parsed(&["simulate", "g", "o"]), format!("{:?}", Ordered::new("g", Some("o"))));
+        assert_eq!(
+            parsed(&["simulate", "g", "o"]),
+            format!("{:?}", Ordered::new("g", Some("o".into())))
+        );
         assert_eq!(parsed(&["what-if", "g"]), format!("{:?}", WhatIf::new("g", None)));
         assert_eq!(parsed(&["verify", "g", "o"]), format!("{:?}", Verify::new("g", "o")));
-        let traces = vec!["a".to_owned(), "b".to_owned()];
+        let traces = vec!["a".into(), "b".into()];
         assert_eq!(parsed(&["analyze", "a", "b"]), format!("{:?}", Analyze::new(traces)));
+        assert_eq!(parsed(&["run", "m"]), format!("{:?}", Run::new("m")));
         assert_eq!(parsed(&["timeline", "s"]), format!("{:?}", Timeline::new("s")));
     }
 }

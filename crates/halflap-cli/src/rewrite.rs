@@ -23,7 +23,6 @@ use halflap_report::{
 use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
-use crate::files;
 use crate::pictures;
 use crate::search::{Outcome, Rung, Wanted, Way, best, improved, search};
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line};
@@ -111,7 +110,7 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
         merge_named(&timed_graph(&before.priced), &sets, &prices(&subject.source.model.costs));
     let Rewritten { graph, origin } = rewritten.map_err(|error| match error {
         RewriteError::Invalid(_) | RewriteError::Unproved(_) => Failed::OurBug(error.to_string()),
-        error => Failed::in_file(files::name_of(&args.graph), format!("--merge: {error}")),
+        error => Failed::in_file(args.graph.name(), format!("--merge: {error}")),
     })?;
     let source = subject.source.changed_to(Workload::from(graph));
     let is_chained = args.order_collectives.is_some();

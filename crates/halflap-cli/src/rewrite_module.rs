@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 
 use crate::args::{self, AllowedRecipes, EffortArg, SearchArgs};
 use crate::exit::Failed;
-use crate::files;
 use crate::same::unproved;
 use crate::show::{ROWS, Was};
 use crate::source::{Hlo, Subject};
@@ -200,7 +199,7 @@ impl<T> Maker<'_, T> {
         let sets: Vec<Vec<String>> = self.args.merge.iter().map(names).collect();
         let recipes: Vec<Recipe> =
             sets.into_iter().map(|members| Recipe::Merge { members }).collect();
-        let file = files::name_of(&self.args.graph);
+        let file = self.args.graph.name();
         let (module, into) =
             change::apply(&self.hlo.module, &recipes).map_err(|error| match error {
                 ChangeError::Draft(error) => Failed::OurBug(error.to_string()),

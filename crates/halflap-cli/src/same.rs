@@ -11,15 +11,15 @@ use halflap_run::tensor::{DType, Tensor};
 
 use crate::args::{self, MachineArgs};
 use crate::exit::Failed;
-use crate::files;
+use crate::place::Input;
 use crate::plans::{ModuleSource, Which};
 use crate::run;
 
 /// Proves that two modules compute the same, or says what differs.
 pub fn prove(args: &args::Verify) -> Result<String, Failed> {
-    let read = |path: &str| {
+    let read = |input: &Input| {
         let machine = MachineArgs::default();
-        ModuleSource::read(path, &machine, None)
+        ModuleSource::read(input, &machine, None)
     };
     let (old, new) = (read(&args.graph)?, read(&args.order)?);
     let proof = same(&old.module, &new.module);
@@ -53,7 +53,7 @@ fn described(sameness: Sameness, old: &Module, new: &Module) -> String {
 /// A module and its plan in its own order.
 struct Runnable {
     module: Module,
-    path: String,
+    input: Input,
     program: Arc<Prepared>,
 }
 
@@ -61,10 +61,9 @@ fn runnable(source: ModuleSource) -> Result<Runnable, Failed> {
     let source = source.typed()?;
     let program = source.plan(&source.found(Which::Input)?, true)?;
     let prepared = Prepared::new(&source.module, &program, &Libraries::default());
-    let path = source.source.path.clone();
-    let program =
-        prepared.map(Arc::new).map_err(|error| Failed::in_file(files::name_of(&path), error))?;
-    Ok(Runnable { module: source.module, path, program })
+    let input = source.source.input.clone();
+    let program = prepared.map(Arc::new).map_err(|error| Failed::in_file(input.name(), error))?;
+    Ok(Runnable { module: source.module, input, program })
 }
 
 /// Two modules to be run with the same inputs.
@@ -116,13 +115,15 @@ impl Runnable {
     /// The results of all ranks.
     fn run(&self, seed: u64) -> Result<Vec<Vec<Tensor>>, Failed> {
         let program = &self.program;
-        run::check_memory(program, files::name_of(&self.path))?;
+        run::check_memory(program, self.input.name())?;
         let inputs = (0..program.ranks).map(|rank| run::made_for(program, seed, rank)).collect();
         let programs = vec![program.clone(); program.ranks];
         let options = Options { seed, ..Options::default() };
         let outcome = exec::run(&programs, inputs, &options);
         let outcome = outcome.map_err(|failure| match run::failed(failure) {
-            Failed::BrokenRun(problem) => Failed::BrokenRun(format!("{}: {problem}", self.path)),
+            Failed::BrokenRun(problem) => {
+                Failed::BrokenRun(format!("{}: {problem}", self.input.name()))
+            }
             other => other,
         })?;
         Ok(outcome.ranks.into_iter().map(|rank| rank.outputs).collect())

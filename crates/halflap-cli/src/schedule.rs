@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::advice::{self, Question};
 use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs, SearchArgs};
-use crate::desk;
+use crate::ask;
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
@@ -176,10 +176,9 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     let needs =
         |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
     match (args, args.passes.is_empty()) {
-        _ if args.emit == Some(Emit::Hlo) => Err(Failed::in_file(
-            files::name_of(&args.graph),
-            "is no HLO module: --emit hlo writes one again",
-        )),
+        _ if args.emit == Some(Emit::Hlo) => {
+            Err(Failed::in_file(args.graph.name(), "is no HLO module: --emit hlo writes one again"))
+        }
         _ if args.allowed().is_none() && args.allowed_recipes().is_some() => {
             Err(Failed::BadInput("--rewrite: what it names are rewrites of HLO modules".to_owned()))
         }
@@ -428,7 +427,7 @@ impl Done {
 
     /// The same for machines. Programs that only want the order are not made to wait for it.
     fn advice_json(&self, sections: &[Section<'_>]) -> Option<Value> {
-        if desk::is_in_use() && self.advice.get().is_none() {
+        if ask::is_called() && self.advice.get().is_none() {
             return None;
         }
         self.advised(sections).map(|advised| advice_json(&advised))

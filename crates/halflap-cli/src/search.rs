@@ -15,9 +15,8 @@ use halflap::workload::{Decided, Priced};
 use halflap_report::OptimizerRun;
 
 use crate::args::{EffortArg, SearchArgs};
-use crate::desk;
+use crate::ask;
 use crate::exit::Failed;
-use crate::files;
 use crate::machine;
 use crate::progress::Bar;
 use crate::source::Source;
@@ -132,7 +131,7 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), 
     let (found, seconds) = timed(wanted, priced, optimize_so_far);
     let SoFar { best, is_stopped, .. } = found.map_err(|error| failed(wanted, priced, error))?;
     // A program that calls us does not want what is half found.
-    if is_stopped && desk::is_in_use() {
+    if is_stopped && ask::is_called() {
         return Err(Failed::Stopped);
     }
     let Limits { asked, used } = Limits::of(wanted, priced);
@@ -221,7 +220,7 @@ fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed 
     let of = if unit.is_empty() { String::new() } else { format!(" (computation '{unit}')") };
     match error {
         OptimizeError::NoOrderWithin { .. } => {
-            Failed::in_file(files::name_of(&source.path), format!("{error}{of}"))
+            Failed::in_file(source.input.name(), format!("{error}{of}"))
         }
         OptimizeError::Stopped => Failed::Stopped,
         _ => Failed::OurBug(error.to_string()),

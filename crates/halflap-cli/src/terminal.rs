@@ -5,12 +5,12 @@ use std::io::{self, IsTerminal};
 
 use halflap_report::{Bars, Style};
 
-use crate::desk;
+use crate::ask;
 
 /// The style of standard output: fitted, with bars and colours, on a terminal; plain and complete
 /// on a pipe.
 pub fn style() -> Style {
-    if desk::stop().is_some() || !is_seen(&io::stdout()) {
+    if ask::is_called() || !is_seen(&io::stdout()) {
         return Style::default();
     }
     let width =

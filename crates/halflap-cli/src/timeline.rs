@@ -8,6 +8,7 @@ use crate::answer::Answer;
 use crate::args::{self, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
+use crate::kind::{self, FileKind};
 use crate::pictures;
 use crate::put::{Asked, put};
 use crate::terminal;
@@ -28,8 +29,9 @@ pub struct Beside {
 /// Reads a step and simulates it.
 pub fn find(args: &args::Timeline) -> Result<Beside, Failed> {
     let bytes = files::read(&args.step)?;
-    let step =
-        read_step(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.step), error))?;
+    let step = read_step(&bytes).map_err(|error| {
+        Failed::in_file(args.step.name(), kind::problem(&bytes, FileKind::Step, &error))
+    })?;
     let found = Comparison::of(&step);
     Ok(Beside { args: args.clone(), step, found })
 }

@@ -13,6 +13,7 @@ use halflap_report::count;
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
+use crate::place::refuse_both_stdin;
 use crate::same;
 use crate::show::program;
 use crate::source::{Orders, Subject};
@@ -23,11 +24,7 @@ pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
 
 /// Proves it, and says in a line what was proved.
 pub fn find(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
-    if args.graph == "-" && args.order == "-" {
-        return Err(Failed::BadInput(
-            "only one of program and order can come from standard input".to_owned(),
-        ));
-    }
+    refuse_both_stdin(&args.graph, Some(&args.order), "program and order")?;
     let is_module = files::is_module(&args.graph)?;
     if is_module && files::is_module(&args.order)? {
         if args.memory_budget.is_some() || args.collective_order == CollectiveOrder::Kept {
@@ -83,8 +80,7 @@ fn prove_graph(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
         }
         return prove_change(graph, files::parse_graph(&args.order, &bytes)?);
     }
-    let names =
-        read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.order), error))?;
+    let names = read_order(&bytes).map_err(|error| Failed::in_file(args.order.name(), error))?;
     let input: Vec<_> = graph.ops().collect();
     let input = verify(&graph, &input, &Demands::default());
     let before = input.map_err(|violation| Failed::OurBug(violation.to_string()))?.peak;

@@ -18,6 +18,7 @@ use crate::args::{self, EffortArg, PictureArgs};
 use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
+use crate::place::{Output, refuse_both_stdin};
 use crate::progress::Bar;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
@@ -74,18 +75,14 @@ pub struct Swept {
 
 /// Sweeps over the unit that is requested, or the most exposed one.
 pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
-    if args.graph == "-" && args.schedule.as_deref() == Some("-") {
-        return Err(Failed::BadInput(
-            "only one of program and schedule can come from standard input".to_owned(),
-        ));
-    }
-    let recorded = Recorded::read(args.schedule.as_deref())?;
+    refuse_both_stdin(&args.graph, args.schedule.as_ref(), "program and schedule")?;
+    let recorded = Recorded::read(args.schedule.as_ref())?;
     let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
     let subject = Subject::read(&args.graph, &args.machine, chain)?;
     let source = &subject.source;
     let all = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
     let unit = source.chosen(&all, args.which.computation.as_deref())?.clone();
-    let orders = args.schedule.as_deref().map(|path| Orders::read(path, &subject)).transpose()?;
+    let orders = args.schedule.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
     let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
     let rules = Rules { edges, effort: recorded.effort(args.effort)?, known };
     let mut points = sweep(args, &rules, &unit.priced)?;
@@ -119,7 +116,7 @@ impl Answer for Swept {
     }
 
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
-        pictures.report.as_deref().map_or(Ok(()), |path| self.page(path))
+        pictures.report.as_ref().map_or(Ok(()), |to| self.page(to))
     }
 }
 
@@ -181,7 +178,7 @@ impl Swept {
     }
 
     /// Draws the points as curves, above the input order.
-    fn page(&self, path: &str) -> Result<(), Failed> {
+    fn page(&self, to: &Output) -> Result<(), Failed> {
         let (priced, edges) = (&self.unit.priced, self.rules.edges);
         let setup = priced.setup();
         let Setup { graph, machine } = setup;
@@ -205,10 +202,7 @@ impl Swept {
             advice: &[self.answer()],
         };
         let curves = self.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
-        pictures::write_report(
-            path,
-            &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })],
-        )
+        pictures::write_report(to, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
     }
 }
 

@@ -344,10 +344,7 @@ fn bad_input_leaves_what_was_there() {
 #[test]
 fn a_ledger_that_does_not_hold_stops_the_program() {
     let dir = folder("ledger");
-    let graphs: Value = serde_json::from_slice(
-        &halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap(),
-    )
-    .unwrap();
+    let graphs: Value = read_json(corpus("random.graphs.json.gz"));
     let mut fired = 0;
     for graph in graphs.as_array().unwrap().iter().take(40) {
         fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
@@ -387,10 +384,7 @@ fn a_ledger_that_does_not_hold_stops_the_program() {
 #[test]
 fn torch_that_exceeds_its_budget_is_warned_of() {
     let dir = folder("excess");
-    let graphs: Value = serde_json::from_slice(
-        &halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap(),
-    )
-    .unwrap();
+    let graphs: Value = read_json(corpus("random.graphs.json.gz"));
     let warned = graphs.as_array().unwrap().iter().filter(|graph| {
         fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
         let set = ["--set", "reorder_iterative_peak_memory_budget=0"];
@@ -554,11 +548,7 @@ fn rank(graph: &Value, factor: f64, group: &str) -> Value {
 #[test]
 fn aligned_ranks_have_the_lower_median() {
     let dir = folder("align");
-    let graph: Value = serde_json::from_slice(
-        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap())
-            .unwrap(),
-    )
-    .unwrap();
+    let graph = read_json(corpus("fsdp_tp_llama_4.graph.json.gz"));
     for (name, factor) in [("r0", 1.0), ("r1", 4.0), ("r2", 2.0), ("r3", 3.0)] {
         fs::write(dir.join(format!("{name}.json")), rank(&graph, factor, name).to_string())
             .unwrap();
@@ -598,11 +588,7 @@ fn aligned_ranks_need_not_have_times() {
 #[test]
 fn ranks_with_other_programs_are_refused() {
     let dir = folder("align_refused");
-    let graph: Value = serde_json::from_slice(
-        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap())
-            .unwrap(),
-    )
-    .unwrap();
+    let graph = read_json(corpus("fsdp_tp_llama_4.graph.json.gz"));
     let said = |change: &dyn Fn(&mut Value)| {
         let mut other = graph.clone();
         change(&mut other);
@@ -697,10 +683,72 @@ fn run_times_that_are_missing_or_strange_name_their_file() {
             r#"{ "format": "halflap.profile/1", "times": {}, "slowdown": 0.5 }"#,
             "field 'slowdown': 0.5; it must be",
         ),
+        (
+            r#"{ "format": "halflap.profile/1", "times": {}, "comm_slowdown": 1e9 }"#,
+            "field 'comm_slowdown': 1000000000.0; it must be a number from 1 to 100",
+        ),
+        (
+            r#"{ "format": "halflap.profile/1", "times": {}, "outside_ns": -1 }"#,
+            "field 'outside_ns': -1; it must be a time in nanoseconds, zero or more",
+        ),
+        (
+            r#"{ "format": "halflap.profile/1", "times": { "mm [2, 2]": "5" } }"#,
+            "'mm [2, 2]': time \"5\" is not a number; it must be",
+        ),
+        (
+            r#"{ "format": "halflap.profile/1", "times": { "mm [2, 2]": 5 } }"#,
+            "'mm [2, 2]' is not a node of the graph; was it measured on another program?",
+        ),
     ] {
         fs::write(dir.join("times.json"), wrong).unwrap();
         let err = said(&["simulate", "one.json", "--profile", "times.json"]);
         assert!(err.contains("times.json: ") && err.contains(problem), "{err}");
+    }
+}
+
+/// A captured graph and a profile that halflap.torch.measure saved are as good as a graph with these
+/// times, to every command that takes them.
+#[test]
+fn measured_profiles_fit_captured_graphs() {
+    let dir = folder("command-measured");
+    let mut slow = read_json(corpus("fsdp_llama_2.graph.json.gz"));
+    let (mut named, mut times) = (slow.clone(), serde_json::Map::new());
+    for at in 0..slow["nodes"].as_array().unwrap().len() {
+        let node = &mut slow["nodes"][at];
+        let kernel = match node["kind"].as_str().unwrap() {
+            "collective" => {
+                let issued = &node["collective"];
+                format!("{} of 8, {} bytes", issued["op"].as_str().unwrap(), issued["bytes"])
+            }
+            "compute" => format!("fused_{at}, {} bytes", node["bytes"]),
+            _ => continue,
+        };
+        let time = json!(1.5 * node["runtime_ns"].as_f64().unwrap());
+        node["runtime_ns"] = times.entry(&kernel).or_insert(time).clone();
+        named["nodes"][at]["kernel"] = json!(kernel);
+    }
+    fs::write(dir.join("graph.json"), named.to_string()).unwrap();
+    fs::write(dir.join("slow.json"), slow.to_string()).unwrap();
+    let profile = json!({ "format": "halflap.profile/1", "times": times, "slowdown": 1.0,
+        "comm_slowdown": 1.0, "outside_ns": 7e5 });
+    fs::write(dir.join("measured.json"), profile.to_string()).unwrap();
+    let step = |args: &[&str]| -> f64 {
+        let out = ends(&halflap(&dir, &[args, &["--json"]].concat()), 0).0;
+        let found: Value = serde_json::from_str(&out).unwrap();
+        let found = if args[0] == "what-if" { &found["points"][0] } else { &found };
+        found["step_time"].as_f64().unwrap()
+    };
+    let cases: [(&str, &[&str]); 4] = [
+        ("simulate", &[]),
+        ("explain", &["--no-advice"]),
+        ("schedule", &["--no-advice", "--effort", "quick"]),
+        ("what-if", &["--memory", "1x", "--bandwidth", "1x"]),
+    ];
+    for (command, more) in cases {
+        let measured =
+            step(&[&[command, "graph.json", "--profile", "measured.json"], more].concat());
+        assert_eq!(measured, step(&[&[command, "slow.json"], more].concat()), "{command}");
+        assert_ne!(measured, step(&[&[command, "graph.json"], more].concat()), "{command}");
     }
 }
 
@@ -731,4 +779,127 @@ fn measured_profiles_bring_their_contention() {
         plain,
         "what is typed comes first"
     );
+}
+
+/// A file for another command: the error names that command.
+#[test]
+fn files_for_another_command_name_it() {
+    let dir = folder("command-kinds");
+    let events = r#"[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}]"#;
+    fs::write(dir.join("events.json"), events).unwrap();
+    let trace = format!(r#"{{"schemaVersion":1,"traceEvents":{events}}}"#);
+    fs::write(dir.join("trace.json"), trace).unwrap();
+    fs::write(dir.join("profile.json"), r#"{"format":"halflap.profile/1","times":{}}"#).unwrap();
+    fs::write(dir.join("step.json"), r#"{"format":"halflap.timeline/1"}"#).unwrap();
+    fs::write(dir.join("module.txt"), "HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }\n")
+        .unwrap();
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    for (args, problem) in [
+        (["schedule", "trace.json"], "trace.json: it is a profiler's trace: halflap analyze reads"),
+        (
+            ["explain", "events.json"],
+            "events.json: it is a profiler's trace: halflap analyze reads",
+        ),
+        (["debug", "trace.json"], "trace.json: it is a profiler's trace: halflap analyze reads"),
+        (["what-if", "profile.json"], "profile.json: it is a profile (halflap.profile/1): give it"),
+        (["simulate", "step.json"], "step.json: it is a measured step (halflap.timeline/1)"),
+        (["analyze", &graph], "it is a graph (halflap.graph/1): halflap schedule and"),
+        (["analyze", "module.txt"], "module.txt: it is an HLO module: halflap schedule and"),
+        (["timeline", "trace.json"], "trace.json: it is a profiler's trace: halflap analyze reads"),
+        // What is wrong with a file of the right kind is still said.
+        (["timeline", "step.json"], "step.json: not a measured step: missing field"),
+    ] {
+        let (out, err) = ends(&halflap(&dir, &args), 2);
+        assert!(out.is_empty() && err.contains(problem), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn a_wrong_node_gets_the_names_that_are_near() {
+    let dir = folder("command-near");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    let nodes = read_json(&graph)["nodes"].clone();
+    let nodes = nodes.as_array().unwrap().iter().filter(|node| node["kind"] == "collective");
+    let collectives: Vec<&str> = nodes.map(|node| node["name"].as_str().unwrap()).collect();
+    let said = |node: &str| {
+        let args = ["explain", &graph, "--no-advice", "--node", node];
+        ends(&halflap(&dir, &args), 2).1
+    };
+    let slip = format!("{}x", collectives[1]);
+    let meant = format!("; did you mean '{}'?", collectives[1]);
+    assert!(said(&slip).contains(&meant), "{}", said(&slip));
+    // An operation: all that do it.
+    let all = said("All_Reduce");
+    assert!(collectives.iter().all(|name| all.contains(&format!("'{name}'"))), "{all}");
+    assert!(all.contains(" or '"), "{all}");
+    let none = said("something else");
+    assert!(none.ends_with("is not a node of the graph\n"), "{none}");
+}
+
+/// What is written is named with its size, whatever the command.
+#[test]
+fn written_files_are_named_with_their_sizes() {
+    let dir = folder("command-written");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    fs::write(
+        dir.join("t.json"),
+        r#"[{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}]"#,
+    )
+    .unwrap();
+    fs::write(
+        dir.join("m.txt"),
+        "HloModule m\nENTRY e { p = f32[4] parameter(0) ROOT n = f32[4] negate(p) }\n",
+    )
+    .unwrap();
+    let quick = ["--no-advice", "--effort", "quick"];
+    let cases: [(&[&str], &[&str]); 8] = [
+        (
+            &[
+                "schedule",
+                &graph,
+                "-o",
+                "a.json",
+                "--report",
+                "a.html",
+                "--trace",
+                "a.pftrace",
+                quick[0],
+                quick[1],
+                quick[2],
+            ],
+            &["a.json", "a.html", "a.pftrace"],
+        ),
+        (&["schedule", "m.txt", "--emit", "hlo", "-o", "b.txt"], &["b.txt"]),
+        (
+            &["schedule", &graph, "--artifacts", "c", quick[0], quick[1], quick[2]],
+            &["c/schedule.json", "c/report.html", "c/trace.json", "c/index.html"],
+        ),
+        (&["what-if", &graph, "--memory", "1x", "--bandwidth", "1x", "-o", "d.json"], &["d.json"]),
+        (&["align", &graph, "-o", "e"], &["e/ddp_mlp_4.graph.json.gz"]),
+        (
+            &["analyze", "t.json", "-o", "f.json", "--report", "f.html", "--profile-out", "g.json"],
+            &["f.json", "f.html", "g.json"],
+        ),
+        (&["plan", "m.txt", "-o", "h.txt"], &["h.txt"]),
+        (
+            &["run", "m.txt", "-o", "i.npz", "--order-out", "i.json", "--profile-out", "j.json"],
+            &["i.npz", "i.json", "j.json"],
+        ),
+    ];
+    for (args, files) in cases {
+        let (out, err) = ends(&halflap(&dir, args), 0);
+        let named: Vec<&str> = out.lines().filter(|line| line.starts_with("wrote ")).collect();
+        assert_eq!(named.len(), files.len(), "{args:?}: {out}{err}");
+        for file in files {
+            let size = fs::metadata(dir.join(file)).unwrap().len();
+            let size = halflap::units::Bytes(size as i64);
+            assert!(named.contains(&format!("wrote {file} ({size})").as_str()), "{file}: {out}");
+        }
+        // They are the last that is said.
+        assert!(out.trim_end().lines().last().unwrap().starts_with("wrote "), "{out}");
+    }
+    // What programs read stays what they read.
+    let args = ["simulate", &graph, "--json", "--report", "k.html"];
+    let (out, err) = ends(&halflap(&dir, &args), 0);
+    assert!(serde_json::from_str::<Value>(&out).is_ok() && err.is_empty(), "{out}{err}");
 }

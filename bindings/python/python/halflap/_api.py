@@ -308,41 +308,38 @@ class Comparison(_Result):
         return self._fields["differences"]
 
 
-class _Inputs:
-    """What a request reads: files by their names, and by names in angle brackets what is in memory."""
-
-    def __init__(self) -> None:
-        self.given: dict[str, bytes] = {}
-
-    def program(self, graph: GraphLike) -> str:
-        graph = Graph(graph)
-        if graph._text is not None:
-            self.given[graph.name] = graph._text
-        return graph.name
-
-    def order(self, order: Order | None) -> str | None:
-        if isinstance(order, Schedule):
-            order = order.to_dict()
-        if order is None or isinstance(order, (str, os.PathLike)):
-            return None if order is None else os.fspath(order)
-        self.given["<order>"] = json.dumps(order).encode()
-        return "<order>"
-
-    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are given; what they have in memory is read as a file is."""
-        given = {}
-        for name, value in options.items():
-            if value is None or value is False:
-                continue
-            if isinstance(value, Mapping) and name != "settings":
-                # A name with a dot is a file's, and never a preset's.
-                self.given[f"<{name}.json>"] = json.dumps(value).encode()
-                value = f"<{name}.json>"
-            given[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
-        return given
+#: What a request reads: the path of a file, or a name for messages and what is in memory.
+Input = Union[str, tuple[str, bytes]]
 
 
-def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
+def program_input(graph: GraphLike) -> Input:
+    """A program as a request reads it."""
+    graph = Graph(graph)
+    return graph.name if graph._text is None else (graph.name, graph._text)
+
+
+def order_input(order: Order | None) -> Input | None:
+    """An order as a request reads it."""
+    if isinstance(order, Schedule):
+        order = order.to_dict()
+    if order is None or isinstance(order, (str, os.PathLike)):
+        return None if order is None else os.fspath(order)
+    return "<order>", json.dumps(order).encode()
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are given; a device or a profile in memory is read as a file is."""
+    given = {}
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        if isinstance(value, Mapping) and name != "settings":
+            value = f"<{name}.json>", json.dumps(value).encode()
+        given[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return given
+
+
+def ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function of the library; its messages name Python's arguments, and it warns as Python does."""
     try:
         answer = function(*arguments)
@@ -358,28 +355,16 @@ def _find(
     function: Callable[..., _halflap.Held], graph: GraphLike, options: Mapping[str, Any], *order: Order | None
 ) -> _halflap.Held:
     """Asks about a program, and if that is part of the question about an order of it."""
-    inputs = _Inputs()
-    named = [inputs.program(graph), *(inputs.order(one) for one in order)]
-    options = inputs.options(options)
-    return _ask(function, *named, inputs.given, options)
+    return ask(function, program_input(graph), *map(order_input, order), given_options(options))
 
 
 #: An option, with what it stands for, as messages have it.
 OPTION = re.compile(r"'?(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'?")
-#: What the command line says of words that begin with a dash.
-TIP = re.compile(r"\s*tip: to pass .*", re.DOTALL)
 
 
 def of_arguments(problem: str) -> str:
     """A message of the command, with Python's arguments in the place of options."""
-    named = OPTION.sub(lambda found: found[1].replace("-", "_"), problem)
-    return TIP.sub("", named)
-
-
-def _budget(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value}x" if isinstance(value, float) else f"{value}B"
+    return OPTION.sub(lambda found: found[1].replace("-", "_"), problem)
 
 
 def schedule(
@@ -530,11 +515,11 @@ def report(graph: GraphLike, order: Order | None = None, **machine: Any) -> Repo
 
 def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
     """Compares a measured step, or a file of one (`halflap.torch.timeline`), with its simulation."""
-    if isinstance(step, Mapping):
-        return Comparison(_ask(_halflap.timeline, "<step>", {"<step>": _halflap.to_json(step)}))
-    return Comparison(_ask(_halflap.timeline, os.fspath(step), {}))
+    is_held = isinstance(step, Mapping)
+    given = ("<step>", _halflap.to_json(step)) if is_held else os.fspath(step)
+    return Comparison(ask(_halflap.timeline, given))
 
 
 def analyze(*traces: str | os.PathLike[str]) -> Analysis:
     """Says what really ran, from traces of torch.profiler, one for each rank."""
-    return Analysis(_ask(_halflap.analyze, [os.fspath(trace) for trace in traces]))
+    return Analysis(ask(_halflap.analyze, [os.fspath(trace) for trace in traces]))

@@ -20,12 +20,8 @@ class RunFailed(Error):
 class InternalError(Error):
     """A bug in halflap; the input is not at fault."""
 
-def call(arguments: Sequence[str], given: dict[str, bytes]) -> tuple[dict[str, bytes], str, list[str]]:
-    """Runs a command on data in memory.
-
-    Names in angle brackets are read from ``given``, and what is written to such names is given back, with
-    what was printed and what was warned of. Other threads run meanwhile, and Ctrl-C ends it.
-    """
+#: What a request reads: the path of a file, or a name for messages and what is in memory.
+Input = str | tuple[str, bytes]
 
 class Held:
     """What a command found: rendered only when that is asked for, and never worked out again."""
@@ -64,27 +60,38 @@ class Figures:
     peak_memory_before: int
     bound: float | None
 
-def schedule(program: str, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+def schedule(program: Input, options: dict[str, Any]) -> Held:
     """The best order of a program, or what passes make of it."""
 
-def simulate(program: str, order: str | None, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+def simulate(program: Input, order: Input | None, options: dict[str, Any]) -> Held:
     """An order in time."""
 
-def explain(program: str, order: str | None, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+def explain(program: Input, order: Input | None, options: dict[str, Any]) -> Held:
     """What holds collectives that are exposed."""
 
-def what_if(program: str, schedule: str | None, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+def what_if(program: Input, schedule: Input | None, options: dict[str, Any]) -> Held:
     """What more memory or a faster network would gain."""
 
-def verify(
-    program: str, order: str, given: dict[str, bytes], options: dict[str, Any]
-) -> tuple[str, list[str]]:
+def verify(program: Input, order: Input, options: dict[str, Any]) -> tuple[str, list[str]]:
     """Proves an order; gives what it needs, and warnings."""
+
+class Ran:
+    """What a run of a module gave."""
+
+    #: The outputs of every rank: an archive of arrays named ``out_NNN_rK``.
+    outputs: bytes
+    #: The summary, as the command prints it.
+    text: str
+    #: What it warned of.
+    warnings: list[str]
+
+def run(module: Input, order: Input | None, inputs: Input, options: dict[str, Any]) -> Ran:
+    """Runs a module on all its ranks, with an archive of arrays named ``in_NNN_rK``."""
 
 def analyze(traces: Sequence[str]) -> Held:
     """What ran, from traces."""
 
-def timeline(step: str, given: dict[str, bytes]) -> Held:
+def timeline(step: Input) -> Held:
     """A measured step beside its simulation."""
 
 def main(arguments: Sequence[str]) -> int:

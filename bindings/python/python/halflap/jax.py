@@ -16,7 +16,6 @@ import io
 import os
 import re
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ except ImportError as missing:
 import numpy as np
 
 from . import _halflap
-from ._api import Graph, Order, _budget, _Inputs, of_arguments
+from ._api import Graph, Order, ask, given_options, order_input, program_input
 from ._halflap import BadInput
 
 #: Partitioned and not yet optimised, which is what halflap schedules and runs best; or as XLA compiles it.
@@ -117,21 +116,12 @@ class Module(Graph):
         """
         if any(map(_is_key, jax.tree.leaves(self.compiled.out_info))):
             raise BadInput("the function gives a random key: have it give jax.random.key_data of it")
-        inputs = _Inputs()
-        typed = ["run", inputs.program(self), "--inputs=<inputs>", "--output=<outputs>"]
-        typed += _typed(inputs.options(options or {}))
-        inputs.given["<inputs>"] = self._archive((arguments, keywords))
-        if order is not None:
-            typed += ["--order", inputs.order(order)]
-        try:
-            written, printed, told = _halflap.call(typed, inputs.given)
-        except BadInput as problem:
-            raise BadInput(of_arguments(str(problem))) from None
-        for warning in told:
-            warnings.warn(warning, stacklevel=2)
-        with np.load(io.BytesIO(written["<outputs>"])) as archive:
+        inputs = "<inputs>", self._archive((arguments, keywords))
+        given = program_input(self), order_input(order), inputs, given_options(options or {})
+        ran = ask(_halflap.run, *given)
+        with np.load(io.BytesIO(ran.outputs)) as archive:
             ranks = [self._of_rank(archive, rank) for rank in range(self.ranks)]
-        return Run(self, ranks, printed)
+        return Run(self, ranks, ran.text)
 
     def _archive(self, arguments: tuple[Sequence[Any], Mapping[str, Any]]) -> bytes:
         """What every rank gets, by the names that `halflap run` has for them."""
@@ -159,17 +149,6 @@ class Module(Graph):
         arrays = [archive[f"out_{number:03}_r{rank}"] for number in range(len(outputs))]
         # numpy has no bf16 of its own: it comes as two bytes.
         return [array.view(output.dtype) if array.dtype.kind == "V" else array for array, output in zip(arrays, outputs)]
-
-
-def _typed(options: Mapping[str, Any]) -> list[str]:
-    """The options of ``halflap run`` as they are typed."""
-    words = []
-    for name, value in options.items():
-        values = value if isinstance(value, (list, tuple)) else [value]
-        written = _budget if name.startswith("memory_budget") else str
-        text = "" if value is True else "=" + ",".join(map(written, values))
-        words.append(f"--{name.replace('_', '-')}{text}")
-    return words
 
 
 def _is_key(value: Any) -> bool:

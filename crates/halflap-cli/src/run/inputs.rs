@@ -1,5 +1,6 @@
 //! Arrays in and out, by the names of ../shared/hlo's archives: `in_NNN_rK`, `out_NNN_rK`.
 
+use std::borrow::Cow;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,9 @@ use halflap_run::kernel::ArrayType;
 use halflap_run::tensor::{DType, NpyError, Npz, Tensor, read_npy, write_npz};
 
 use crate::args;
-use crate::desk;
 use crate::exit::Failed;
 use crate::files;
+use crate::place::Output;
 
 /// Where inputs come from.
 pub(super) enum Inputs {
@@ -22,11 +23,15 @@ pub(super) enum Inputs {
 
 impl Inputs {
     pub(super) fn open(args: &args::Run) -> Result<Inputs, Failed> {
-        let Some(path) = &args.inputs else { return Ok(Inputs::Seed(args.seed)) };
+        let Some(input) = &args.inputs else { return Ok(Inputs::Seed(args.seed)) };
+        let archive = |bytes: Cow<'_, [u8]>| {
+            Ok(Inputs::Archive { path: input.name().to_owned(), bytes: bytes.into_owned() })
+        };
+        let Some(path) = input.path() else { return archive(files::read(input)?) };
         let cannot =
             |error: std::io::Error| Failed::in_file(path, format!("cannot be read: {error}"));
-        if desk::holds(path) || !fs::metadata(path).map_err(cannot)?.is_dir() {
-            return Ok(Inputs::Archive { path: path.clone(), bytes: files::read(path)? });
+        if !fs::metadata(path).map_err(cannot)?.is_dir() {
+            return archive(files::read(input)?);
         }
         let mut names = Vec::new();
         for entry in fs::read_dir(path).map_err(cannot)? {
@@ -260,7 +265,7 @@ fn made(kind: &ArrayType, seed: u64) -> Tensor {
 }
 
 /// Writes what every rank gave.
-pub(super) fn write(path: &str, outcome: &Outcome) -> Result<(), Failed> {
+pub(super) fn write(to: &Output, outcome: &Outcome) -> Result<(), Failed> {
     let mut arrays = Vec::new();
     for (rank, of) in outcome.ranks.iter().enumerate() {
         let named = of.outputs.iter().enumerate();
@@ -269,5 +274,5 @@ pub(super) fn write(path: &str, outcome: &Outcome) -> Result<(), Failed> {
         );
     }
     arrays.sort_by(|(a, _), (b, _)| a.cmp(b));
-    files::write(path, |out| out.write_all(&write_npz(&arrays)))
+    files::write_to(to, |out| out.write_all(&write_npz(&arrays)))
 }

@@ -25,11 +25,12 @@ use halflap_run::kernel::Libraries;
 
 use crate::args::{self, Backend};
 use crate::artifacts::Artifacts;
-use crate::desk;
+use crate::ask;
 use crate::exit::Failed;
 use crate::files;
 use crate::log::{self, Level, Part};
 use crate::pictures;
+use crate::place::{Output, refuse_both_stdin};
 use crate::plan::which;
 use crate::plans::{Found, ModuleSource, Which};
 use crate::progress::Bar;
@@ -38,11 +39,12 @@ pub(crate) use inputs::{check_memory, made_for};
 use ranks::{Given, Ranks, Threads, Turn};
 use show::{Compared, Finished, Others};
 
+/// Runs, and writes and prints what was asked for.
 pub fn run(args: &args::Run) -> Result<(), Failed> {
     if let Some(kernel) = &args.only {
         return only::run(args, kernel);
     }
-    if let Some(artifacts) = Artifacts::open(&args.artifacts, &args.module)? {
+    if let Some(artifacts) = Artifacts::open(&args.artifacts, args.module.name())? {
         return into(args, &artifacts);
     }
     match args.backend {
@@ -58,9 +60,10 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     }
 }
 
-/// Custom calls may end the process as they like, so another one stays to say so. A desk is in this one's memory.
+/// Custom calls may end the process as they like, so another one stays to say so. What a program asks
+/// for is in the memory of this one.
 fn watched(args: &args::Run) -> Result<(), Failed> {
-    if args.custom_calls.is_empty() || desk::is_in_use() {
+    if args.custom_calls.is_empty() || ask::is_called() {
         return threads(args);
     }
     match check::split()
@@ -98,9 +101,10 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let mut args = args.clone();
     args.artifacts = args::ArtifactArgs::default();
     let file = |name: &str| Some(artifacts.file(name));
-    args.output = args.output.or_else(|| file("out.npz"));
+    args.output = args.output.or_else(|| Some(artifacts.file("out.npz").into()));
     args.profile_out = args.profile_out.or_else(|| file("times.json"));
-    args.pictures.report = args.pictures.report.or_else(|| file("report.html"));
+    args.pictures.report =
+        args.pictures.report.or_else(|| Some(artifacts.file("report.html").into()));
     args.pictures.trace = args.pictures.trace.or_else(|| file("trace.json"));
     args.debug.flight_recorder = args.debug.flight_recorder.or_else(|| file("flight.json"));
     args.debug.fault_report = args.debug.fault_report.or_else(|| file("fault.jsonl"));
@@ -119,7 +123,7 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
 fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let order = args.order_out.get_or_insert_with(|| artifacts.file("order.json")).clone();
     artifacts.stage("run", || run(args))?;
-    args.order = Some(order);
+    args.order = Some(order.into());
     artifacts.stage("plan", || plan_into(args, artifacts))
 }
 
@@ -129,32 +133,29 @@ fn plan_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> 
     let written = artifacts.file("order.json");
     check_arguments(args)?;
     let source = ModuleSource::read(&args.module, &args.machine, args.ranks.map(Asked))?.typed()?;
-    let orders = source.found(which(args.order.as_deref(), &args.orders))?;
+    let orders = source.found(which(args.order.as_ref(), &args.orders))?;
     let plan = source.plan(&orders, !args.orders.no_fuse)?;
     files::put(&artifacts.file("plan.txt"), &Text::of(&source.module, &plan).render())?;
     files::put(&written, &format!("{:#}\n", source.written(&orders)))?;
-    args.order = Some(written);
+    args.order = Some(written.into());
     Ok(())
 }
 
 /// What is wrong with the arguments, before anything is read.
 fn check_arguments(args: &args::Run) -> Result<(), Failed> {
-    if args.module == "-" && args.order.as_deref() == Some("-") {
-        return Err(Failed::BadInput(
-            "only one of module and order can come from standard input".to_owned(),
-        ));
+    refuse_both_stdin(&args.module, args.order.as_ref(), "module and order")?;
+    let output = args.output.as_ref().and_then(Output::path);
+    args.pictures.check(&args.module, output)?;
+    let written = [args.profile_out.as_deref(), args.order_out.as_deref(), output];
+    for input in args.inputs.iter().chain([&args.module]) {
+        pictures::check_outputs(Some(input), &written)?;
     }
-    args.pictures.check(&args.module, args.output.as_deref())?;
-    let written = [&args.profile_out, &args.order_out, &args.output].map(Option::as_deref);
-    for input in args.inputs.iter().map(String::as_str).chain([args.module.as_str()]) {
-        pictures::check_outputs(input, &written)?;
-    }
-    if args.output.as_deref().is_some_and(files::is_stdout) {
+    if output.is_some_and(files::is_stdout) {
         return Err(Failed::BadInput(
             "an archive of arrays is not for a terminal: name a file with -o".to_owned(),
         ));
     }
-    if let Some(path) = args.output.as_deref().filter(|path| path.ends_with(".npy")) {
+    if let Some(path) = output.filter(|path| path.ends_with(".npy")) {
         let archive = path.strip_suffix(".npy").unwrap_or(path);
         return Err(Failed::in_file(
             path,
@@ -213,7 +214,7 @@ impl<'a> Job<'a> {
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
-        let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
+        let failed = |error| Failed::in_file(self.args.module.name(), error);
         let prepared = prepared.map(Arc::new).map_err(failed)?;
         debug::check_filter(self.args, &prepared)?;
         Ok(prepared)
@@ -225,7 +226,7 @@ impl<'a> Job<'a> {
     }
 
     fn which(&self) -> Which<'_> {
-        which(self.args.order.as_deref(), &self.args.orders)
+        which(self.args.order.as_ref(), &self.args.orders)
     }
 }
 
@@ -315,8 +316,8 @@ fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
 /// Writes and prints the results of a run.
 fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(), Failed> {
     let args = job.args;
-    if let Some(path) = &args.output {
-        inputs::write(path, finished.outcome)?;
+    if let Some(to) = &args.output {
+        inputs::write(to, finished.outcome)?;
     }
     draw::draw(job, finished)?;
     let mut printed = false;
@@ -329,10 +330,15 @@ fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(),
         printed |=
             files::put(path, &format!("{:#}\n", serde_json::Value::Object(times.collect())))?;
     }
-    match args.json {
-        _ if printed => Ok(()),
-        true => files::print(&format!("{:#}\n", show::to_json(job, finished, others))),
-        false => files::print(&show::render(job, finished, others)),
+    let text = match args.json {
+        _ if printed => return Ok(()),
+        true => format!("{:#}\n", show::to_json(job, finished, others)),
+        false => show::render(job, finished, others),
+    };
+    let fill = |out: &mut dyn std::io::Write| out.write_all(text.as_bytes());
+    match args.json && args.summary.path().is_some() {
+        true => files::print_data(fill),
+        false => files::write_to(&args.summary, fill),
     }
 }
 

@@ -14,7 +14,6 @@ use super::ranks::{Given, Ranks, Turn};
 use super::{Job, debug, failed, run_on, tune};
 use crate::args;
 use crate::exit::Failed;
-use crate::files;
 use crate::plans::{Found, Which};
 
 pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
@@ -108,7 +107,7 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
             let problem = format!(
                 "the module is partitioned for {ranks} ranks, and {started}: start it with mpirun -n {ranks}"
             );
-            Err(Failed::in_file(files::name_of(&job.args.module), problem))
+            Err(Failed::in_file(job.args.module.name(), problem))
         }
     }
 }
@@ -155,13 +154,8 @@ fn from_difference(lines: [&str; 2]) -> [String; 2] {
 
 /// Orders: a file's, which each rank reads, or what rank 0 finds.
 fn shared(world: &World, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
-    let path = job
-        .args
-        .order_for
-        .iter()
-        .find(|(rank, _)| *rank == world.rank())
-        .map(|(_, path)| path.as_str());
-    let which = path.map_or(which, Which::File);
+    let own = job.args.order_for.iter().find(|(rank, _)| *rank == world.rank());
+    let which = own.map_or(which, |(_, input)| Which::File(input));
     let is_searched = |which: Which<'_>| matches!(which, Which::Ours(_));
     let found = match is_searched(which) && world.rank() != 0 {
         true => None,

@@ -10,6 +10,7 @@ use halflap_run::check::{Entry, RankValues, read_values};
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
+use crate::place::Input;
 
 /// A kernel, and the iteration of each loop around it whose values are taken; the last, if none is given.
 struct Launch<'a> {
@@ -35,7 +36,7 @@ impl<'a> Launch<'a> {
 pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
     let launch = Launch::read(asked);
     let kernel = launch.kernel;
-    let place = files::name_of(&args.module);
+    let place = args.module.name();
     let module = halflap_hlo::read_module(&files::read(&args.module)?)
         .map_err(|error| Failed::in_file(place, error))?;
     let mut all = module.computations().flat_map(|computation| module.instructions(computation));
@@ -44,7 +45,7 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
         .ok_or_else(|| Failed::in_file(place, format!("there is no instruction '{kernel}'")))?;
     let folder = Folder::new()?;
     let path = folder.0.join("only.hlo.txt").display().to_string();
-    let saved = args.inputs.as_deref().unwrap_or("values");
+    let saved = args.inputs.as_ref().and_then(Input::path).unwrap_or("values");
     let ranks =
         read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
     let module = module.for_devices(u32::try_from(ranks.len()).unwrap_or(0)).unwrap_or(module);
@@ -61,8 +62,8 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
         give(values, &launch, rank, &folder.0)?;
     }
     let mut alone = args.clone();
-    alone.module = path;
-    alone.inputs = Some(folder.0.display().to_string());
+    alone.module = path.into();
+    alone.inputs = Some(folder.0.display().to_string().into());
     alone.only = None;
     let partitions = module.devices().partitions;
     alone.stands_for =

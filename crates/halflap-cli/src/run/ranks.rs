@@ -9,7 +9,6 @@ use halflap_run::tensor::Tensor;
 use super::inputs::{self, Inputs};
 use super::{Job, debug};
 use crate::exit::Failed;
-use crate::files;
 use crate::log::{self, Level, Part};
 use crate::plans::{Found, Which};
 
@@ -62,7 +61,7 @@ impl Ranks for Threads {
     }
 
     fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
-        inputs::check_memory(program, files::name_of(&job.args.module))?;
+        inputs::check_memory(program, job.args.module.name())?;
         let inputs = Inputs::open(job.args)?;
         if job.args.debug.check_inputs {
             inputs.check(program, 0..program.ranks)?;
@@ -78,8 +77,8 @@ impl Ranks for Threads {
     ) -> Result<Option<Outcome>, Failed> {
         let Given { program, inputs } = given;
         let mut programs = vec![program.clone(); program.ranks];
-        for (rank, path) in &job.args.order_for {
-            let other = job.source.found(Which::File(path))?;
+        for (rank, input) in &job.args.order_for {
+            let other = job.source.found(Which::File(input))?;
             let Some(slot) = programs.get_mut(*rank) else {
                 return Err(Failed::BadInput(format!("--order-for: there is no rank {rank}")));
             };

@@ -12,6 +12,7 @@ use super::tune::Tuned;
 use super::{Job, profile};
 use crate::args::{self, Backend};
 use crate::exit::Failed;
+use crate::place::Output;
 use crate::plans::Found;
 use crate::source::assumed_ranks;
 use crate::terminal;
@@ -58,7 +59,7 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) ->
     if let Some(assumed) = assumed_ranks(&job.source.module) {
         lines.insert(2, ("assumed", assumed));
     }
-    lines.extend(args.output.as_ref().map(|path| {
+    lines.extend(args.output.as_ref().and_then(Output::path).map(|path| {
         let arrays = outcome.ranks.iter().map(|rank| rank.outputs.len()).sum();
         ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
     }));
@@ -73,7 +74,7 @@ fn order(args: &args::Run, others: &Others) -> String {
         return tuned.order();
     }
     match (&args.order, args.orders.input_order) {
-        (Some(path), _) => printable(path),
+        (Some(input), _) => printable(input.name()),
         (None, true) => "the module's own".to_owned(),
         (None, false) => "ours".to_owned(),
     }

@@ -18,18 +18,19 @@ use crate::costs;
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
+use crate::place::Input;
 use crate::progress::Notice;
 
 /// A program with run times.
 pub struct Source {
-    pub path: String,
+    pub input: Input,
     pub workload: Workload,
     pub model: Model,
     /// The device that is assumed, because none was named.
     pub assumed: Option<&'static str>,
     pub read_seconds: f64,
     /// Where measured times come from.
-    profile: Option<String>,
+    profile: Option<Input>,
 }
 
 /// The module that units are computations of.
@@ -47,20 +48,20 @@ pub struct Subject {
 impl Subject {
     /// Reads a program; collectives of a graph are chained first, where that is requested.
     pub fn read(
-        path: &str,
+        input: &Input,
         args: &MachineArgs,
         chain: Option<ChainWhich>,
     ) -> Result<Subject, Failed> {
-        Subject::read_for(path, args, Readers { chain, ranks: None })
+        Subject::read_for(input, args, Readers { chain, ranks: None })
     }
 
     /// Reads a program to be run on so many ranks.
     pub fn read_on(
-        path: &str,
+        input: &Input,
         args: &MachineArgs,
         ranks: Option<Ranks>,
     ) -> Result<Subject, Failed> {
-        Subject::read_for(path, args, Readers { chain: None, ranks })
+        Subject::read_for(input, args, Readers { chain: None, ranks })
     }
 
     /// Another module of the same file, with the same model of run times.
@@ -68,9 +69,9 @@ impl Subject {
         let lowered = LoweredModule::of(&module);
         let LoweredModule { workload, units } =
             lowered.map_err(|error| Failed::OurBug(error.to_string()))?;
-        let Source { path, model, assumed, read_seconds, profile, .. } = &self.source;
+        let Source { input, model, assumed, read_seconds, profile, .. } = &self.source;
         let source = Source {
-            path: path.clone(),
+            input: input.clone(),
             workload,
             model: model.clone(),
             assumed: *assumed,
@@ -81,35 +82,35 @@ impl Subject {
     }
 
     fn read_for(
-        path: &str,
+        input: &Input,
         args: &MachineArgs,
         Readers { chain, ranks }: Readers,
     ) -> Result<Subject, Failed> {
         let started = Instant::now();
-        let _notice = Notice::new(&format!("reading {}", files::name_of(path)));
-        let bytes = files::read(path)?;
+        let _notice = Notice::new(&format!("reading {}", input.name()));
+        let bytes = files::read(input)?;
         let (workload, hlo) = match import::is_module(&bytes) {
             true if chain.is_some() => return Err(no_chains()),
             true => {
-                let (workload, hlo) = read_module(path, &bytes, ranks)?;
+                let (workload, hlo) = read_module(input, &bytes, ranks)?;
                 (workload, Some(hlo))
             }
-            false => (files::chained(files::parse_graph(path, &bytes)?, chain).into(), None),
+            false => (files::chained(files::parse_graph(input, &bytes)?, chain).into(), None),
         };
         let read_seconds = started.elapsed().as_secs_f64();
-        let mut costs = costs::read(&args.costs, path)?;
+        let mut costs = costs::read(&args.costs, input)?;
         let assumed = hlo
             .as_ref()
             .and_then(|hlo| assume_device(&mut costs, &hlo.module).transpose())
             .transpose()?;
         let profile = args.costs.profile.clone();
         if let Some(hlo) = &hlo {
-            check_profile(&hlo.module, &costs, profile.as_deref())?;
+            check_profile(&hlo.module, &costs, profile.as_ref())?;
         }
         let model = machine::model(costs, args);
-        let path = path.to_owned();
+        let input = input.clone();
         Ok(Subject {
-            source: Source { path, workload, model, assumed, read_seconds, profile },
+            source: Source { input, workload, model, assumed, read_seconds, profile },
             hlo,
         })
     }
@@ -132,8 +133,12 @@ pub enum Ranks {
     Started(usize),
 }
 
-fn read_module(path: &str, bytes: &[u8], ranks: Option<Ranks>) -> Result<(Workload, Hlo), Failed> {
-    let in_file = |error: &dyn std::fmt::Display| Failed::in_file(files::name_of(path), error);
+fn read_module(
+    input: &Input,
+    bytes: &[u8],
+    ranks: Option<Ranks>,
+) -> Result<(Workload, Hlo), Failed> {
+    let in_file = |error: &dyn std::fmt::Display| Failed::in_file(input.name(), error);
     let module = halflap_hlo::read_module(bytes).map_err(|error| in_file(&error))?;
     let module = match ranks {
         Some(ranks) => on_ranks(module, ranks).map_err(|problem| in_file(&problem))?,
@@ -199,8 +204,8 @@ fn assume_device(costs: &mut Costs, module: &Module) -> Result<Option<&'static s
 }
 
 /// A profile must have a name of one of the module's instructions: else it belongs to another module.
-fn check_profile(module: &Module, costs: &Costs, path: Option<&str>) -> Result<(), Failed> {
-    let (Some(profile), Some(path)) = (&costs.profile, path) else { return Ok(()) };
+fn check_profile(module: &Module, costs: &Costs, input: Option<&Input>) -> Result<(), Failed> {
+    let (Some(profile), Some(input)) = (&costs.profile, input) else { return Ok(()) };
     let is_known = |name: &&str| module.has_instruction(name.trim_start_matches('%'));
     let unknown: Vec<&str> = profile.names().filter(|name| !is_known(name)).collect();
     match unknown.split_first() {
@@ -208,7 +213,7 @@ fn check_profile(module: &Module, costs: &Costs, path: Option<&str>) -> Result<(
         Some((first, _)) if unknown.len() == profile.names().count() => {
             let problem =
                 format!("no name is one of the module's instructions; the first is '{first}'");
-            Err(Failed::in_file(files::name_of(path), problem))
+            Err(Failed::in_file(input.name(), problem))
         }
         Some((first, others)) => {
             let more = if others.is_empty() {
@@ -218,7 +223,7 @@ fn check_profile(module: &Module, costs: &Costs, path: Option<&str>) -> Result<(
             };
             files::warn(&format!(
                 "{}: '{first}'{more} is not an instruction of the module",
-                files::name_of(path)
+                input.name()
             ));
             Ok(())
         }
@@ -242,9 +247,9 @@ impl Source {
     /// Another program of the same file, which gives all its run times itself.
     pub fn changed_to(&self, workload: Workload) -> Source {
         let model = Model { costs: Costs::default(), ..self.model.clone() };
-        let Source { path, assumed, read_seconds, .. } = self;
+        let Source { input, assumed, read_seconds, .. } = self;
         Source {
-            path: path.clone(),
+            input: input.clone(),
             workload,
             model,
             assumed: *assumed,
@@ -271,9 +276,9 @@ impl Source {
         done.map_err(|ended| match (ended, &self.profile) {
             (Ended::Decided(failed), _) => failed,
             (Ended::Priced(error @ CostError::Profile(_)), Some(profile)) => {
-                Failed::in_file(files::name_of(profile), error)
+                Failed::in_file(profile.name(), error)
             }
-            (Ended::Priced(error), _) => Failed::in_file(files::name_of(&self.path), error),
+            (Ended::Priced(error), _) => Failed::in_file(self.input.name(), error),
         })
     }
 

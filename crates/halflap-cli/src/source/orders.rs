@@ -10,30 +10,31 @@ use halflap::workload::Priced;
 use super::{Source, Subject};
 use crate::exit::Failed;
 use crate::files;
+use crate::place::Input;
 
 /// The orders of a file, by the names of units.
 pub struct Orders<'a> {
-    path: &'a str,
+    input: &'a Input,
     of: Vec<(String, Vec<String>)>,
 }
 
 impl<'a> Orders<'a> {
     /// Reads orders as they are for a subject: one for a graph, those of computations for a module.
-    pub fn read(path: &'a str, subject: &Subject) -> Result<Orders<'a>, Failed> {
+    pub fn read(input: &'a Input, subject: &Subject) -> Result<Orders<'a>, Failed> {
         match subject.hlo {
-            Some(_) => Orders::of_module(path),
+            Some(_) => Orders::of_module(input),
             None => {
-                let names = read_order(&files::read(path)?);
-                let names = names.map_err(|error| Failed::in_file(files::name_of(path), error))?;
-                Ok(Orders { path, of: vec![(String::new(), names)] })
+                let names = read_order(&files::read(input)?);
+                let names = names.map_err(|error| Failed::in_file(input.name(), error))?;
+                Ok(Orders { input, of: vec![(String::new(), names)] })
             }
         }
     }
 
     /// Reads the orders of a module's computations.
-    pub fn of_module(path: &'a str) -> Result<Orders<'a>, Failed> {
-        let bytes = files::read(path)?;
-        let wrong = |problem: String| Failed::in_file(files::name_of(path), problem);
+    pub fn of_module(input: &'a Input) -> Result<Orders<'a>, Failed> {
+        let bytes = files::read(input)?;
+        let wrong = |problem: String| Failed::in_file(input.name(), problem);
         let of = read_orders(&bytes).map_err(|error| wrong(error.to_string()))?;
         let is_again = |at: usize| of[..at].iter().any(|(name, _)| *name == of[at].0);
         if let Some(at) = (0..of.len()).find(|&at| is_again(at)) {
@@ -42,7 +43,7 @@ impl<'a> Orders<'a> {
                 of[at].0
             )));
         }
-        Ok(Orders { path, of })
+        Ok(Orders { input, of })
     }
 
     /// The names of an order, if the file has one of that unit.
@@ -66,7 +67,7 @@ impl<'a> Orders<'a> {
         let wrong = |problem: String| {
             let of =
                 if unit.is_empty() { String::new() } else { format!("computation '{unit}': ") };
-            Failed::in_file(files::name_of(self.path), format!("{of}{problem}"))
+            Failed::in_file(self.input.name(), format!("{of}{problem}"))
         };
         let unknown = |name: &String| match unit.is_empty() {
             true => wrong(format!("'{name}' is not a node of the graph")),

@@ -50,6 +50,7 @@ pub fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-pub fn read_json(path: PathBuf) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+/// What a file holds, plain or gzipped.
+pub fn read_json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_slice(&halflap::import::unzip(&fs::read(path).unwrap()).unwrap()).unwrap()
 }

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._api import _budget, schedule
+from .._api import schedule
 from ._collectives import read_collectives
 from ._devices import described
 from ._pass import Options, session, times_key
@@ -48,7 +48,9 @@ def checked_budget(budget: float | str) -> str:
         raise ValueError(f"memory_budget must be {right}, not {budget!r}")
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
     schedule(empty, memory_budget=budget)
-    return _budget(budget)
+    if isinstance(budget, str):
+        return budget
+    return f"{budget}x" if isinstance(budget, float) else f"{budget}B"
 
 
 def read_options(

@@ -21,6 +21,8 @@ use crate::args;
 use crate::diff;
 use crate::exit::Failed;
 use crate::files;
+use crate::kind::{self, FileKind};
+use crate::place;
 use again::{Alone, Commands, Words};
 use origins::{Cause, Origins};
 use run::{Memory, ModuleRun, ModuleSession, StageOptions};
@@ -33,9 +35,10 @@ pub fn debug(
     folder: &Path,
     is_loud: bool,
 ) -> Result<Report, Failed> {
-    let bytes = files::read(module)?;
-    let read = halflap_hlo::read_module(&bytes)
-        .map_err(|error| Failed::in_file(files::name_of(module), error))?;
+    let bytes = files::read_file(module)?;
+    let read = halflap_hlo::read_module(&bytes).map_err(|error| {
+        Failed::in_file(place::name_of(module), kind::problem(&bytes, FileKind::Module, &error))
+    })?;
     let module = match module {
         // Input that can be read only once is kept for all stages.
         "-" => {
@@ -673,7 +676,7 @@ impl Walk<'_> {
 
 /// Whether there are arrays at all: a folder, or an archive of them.
 fn can_be_read(inputs: &str) -> bool {
-    let is_archive = || files::read(inputs).is_ok_and(|bytes| Npz::read(&bytes).is_ok());
+    let is_archive = || files::read_file(inputs).is_ok_and(|bytes| Npz::read(&bytes).is_ok());
     Path::new(inputs).is_dir() || is_archive()
 }
 

@@ -1,0 +1,196 @@
+//! `halflap schedule`.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use halflap::Unknown;
+use halflap::improve::Allowed;
+use halflap::memory::Budget;
+use halflap::pass::Pass;
+use halflap::rewrite::RewriteKind;
+use halflap_hlo::change::RecipeKind;
+
+use super::shared::{
+    ArtifactArgs, ChainWhich, MachineArgs, OUTPUT, PictureArgs, SEARCH, SearchArgs, WhichArgs,
+};
+use crate::place::Input;
+
+const PASSES: &str = "Torch's passes";
+const REWRITES: &str = "Rewrites";
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Schedule {
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
+    pub graph: Input,
+    #[command(flatten)]
+    pub search: SearchArgs,
+    /// First chain the collectives, of each process group or all of them, with order-only edges,
+    /// and keep those.
+    #[arg(long, value_enum, value_name = "WHICH", help_heading = SEARCH)]
+    pub order_collectives: Option<ChainWhich>,
+    /// Change the program where that makes its step shorter (docs/rewrite.md): by rewrites that
+    /// keep every bit, by all, by none, or by those that are named [default: none; without a value:
+    /// exact].
+    #[arg(long, value_name = "exact|all|none|LIST", help_heading = REWRITES)]
+    #[arg(num_args = 0..=1, default_missing_value = "exact")]
+    pub rewrite: Option<Rewrites>,
+    /// Leave out a rewrite that --rewrite chose, by the name that the summary has for it (merge:3).
+    /// May be given more than once.
+    #[arg(long, value_name = "RECIPE", help_heading = REWRITES)]
+    #[arg(requires = "rewrite", value_delimiter = ',')]
+    pub without: Vec<String>,
+    /// What a product's start and end take in every piece that --rewrite cuts it into, as so much
+    /// of its result: a size, or a multiple of the default such as 2x [default: 2MiB].
+    #[arg(long, value_name = "SIZE", help_heading = REWRITES)]
+    #[arg(requires = "rewrite", hide_short_help = true)]
+    pub piece_tail: Option<Budget>,
+    /// Merge these collectives into one before the search, as docs/rewrite.md says: names of nodes
+    /// with commas between. May be given more than once.
+    #[arg(long, value_name = "NODE,NODE,...", help_heading = REWRITES)]
+    #[arg(conflicts_with = "rewrite", hide_short_help = true)]
+    pub merge: Vec<String>,
+    /// Write the schedule (halflap.schedule/1) to this file; gzipped if its name ends in .gz; - is
+    /// standard output, in place of the summary.
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
+    pub output: Option<String>,
+    /// Print the schedule (halflap.schedule/1) instead of the summary.
+    #[arg(long, conflicts_with = "show", help_heading = OUTPUT)]
+    pub json: bool,
+    /// What is written: the schedule; of an HLO module also the module itself, scheduled and with
+    /// asynchronous collectives; of a graph also the graph, changed by --rewrite or --merge
+    /// [default: schedule].
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = OUTPUT)]
+    pub emit: Option<Emit>,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
+    /// List the new order step by step.
+    #[arg(long, help_heading = OUTPUT)]
+    pub show: bool,
+    /// Leave out "What you can do", which takes a few quick searches.
+    #[arg(long, help_heading = OUTPUT)]
+    pub no_advice: bool,
+    #[command(flatten)]
+    pub which: WhichArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// The passes to run, one after the other: sink_waits, raise_comms,
+    /// reorder_compute_for_overlap, reorder_communication_preserving_peak_memory,
+    /// sink_waits_iterative, simple_overlap. Without it the optimizer runs.
+    #[arg(long, value_name = "PASS,...", help_heading = PASSES)]
+    #[arg(value_delimiter = ',', value_parser = pass)]
+    pub passes: Vec<Pass>,
+    /// Set one of torch's settings (docs/settings.md lists them). May be given more than once.
+    #[arg(long = "set", value_name = "NAME=VALUE", help_heading = PASSES)]
+    pub settings: Vec<String>,
+    /// Behave exactly as that torch does, known defects included.
+    #[arg(long, value_enum, help_heading = PASSES)]
+    pub compat: Option<Compat>,
+    /// After every swap, compare the memory ledger with a full recomputation.
+    #[arg(long, help_heading = PASSES)]
+    pub check_memory: bool,
+}
+
+impl Schedule {
+    /// The rewrites of a graph that may be used, if any.
+    pub fn allowed(&self) -> Option<&Allowed> {
+        self.rewrite.as_ref().and_then(|rewrites| rewrites.graphs.as_ref())
+    }
+
+    /// The rewrites of an HLO module that may be used, if any.
+    pub fn allowed_recipes(&self) -> Option<&AllowedRecipes> {
+        self.rewrite.as_ref().and_then(|rewrites| rewrites.modules.as_ref())
+    }
+
+    /// Whether rewrites were asked for, and not `none`.
+    pub fn rewrites(&self) -> bool {
+        self.allowed().is_some() || self.allowed_recipes().is_some()
+    }
+}
+
+/// Which rewrites may be used, of graphs and of modules; `None` for none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrites {
+    pub graphs: Option<Allowed>,
+    pub modules: Option<AllowedRecipes>,
+}
+
+/// Which rewrites of HLO modules may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedRecipes {
+    pub kinds: Vec<RecipeKind>,
+    /// Whether only those that keep every bit.
+    pub exact_only: bool,
+}
+
+impl Rewrites {
+    /// All that keep every bit.
+    pub fn exact() -> Rewrites {
+        Rewrites::of_all(true)
+    }
+
+    fn of_all(exact_only: bool) -> Rewrites {
+        Rewrites {
+            graphs: Some(Allowed { exact_only, ..Allowed::exact() }),
+            modules: Some(AllowedRecipes { kinds: RecipeKind::ALL.to_vec(), exact_only }),
+        }
+    }
+}
+
+impl FromStr for Rewrites {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rewrites, String> {
+        match text {
+            "none" => Ok(Rewrites { graphs: None, modules: None }),
+            "exact" => Ok(Rewrites::exact()),
+            "all" => Ok(Rewrites::of_all(false)),
+            list => listed(list),
+        }
+    }
+}
+
+/// Rewrites by name: some are for graphs, some for modules, some for both.
+fn listed(list: &str) -> Result<Rewrites, String> {
+    let names: Vec<&str> = list.split(',').map(str::trim).collect();
+    let is_known =
+        |name: &&str| RewriteKind::named(name).is_some() || RecipeKind::named(name).is_some();
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        let mut known: Vec<&str> = RewriteKind::ALL.iter().map(|kind| kind.name()).collect();
+        let recipes = RecipeKind::ALL.iter().map(|kind| kind.name());
+        known.extend(recipes.filter(|name| RewriteKind::named(name).is_none()));
+        return Err(format!(
+            "'{name}' is no rewrite: choose exact, all, none, or from the list {}",
+            known.join(", ")
+        ));
+    }
+    let kinds: Vec<RewriteKind> =
+        names.iter().filter_map(|name| RewriteKind::named(name)).collect();
+    let recipes: Vec<RecipeKind> =
+        names.iter().filter_map(|name| RecipeKind::named(name)).collect();
+    let graphs = Some(Allowed { kinds, exact_only: false }).filter(|of| !of.kinds.is_empty());
+    let modules = Some(AllowedRecipes { kinds: recipes, exact_only: false });
+    Ok(Rewrites { graphs, modules: modules.filter(|of| !of.kinds.is_empty()) })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Emit {
+    /// halflap.schedule/1.
+    Schedule,
+    /// HLO text.
+    Hlo,
+    /// halflap.graph/1.
+    Graph,
+}
+
+fn pass(name: &str) -> Result<Pass, Unknown> {
+    name.trim().parse()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Compat {
+    /// torch 2.10; simple_overlap as in torch 2.15.
+    #[value(name = "torch-2.10")]
+    Torch210,
+}

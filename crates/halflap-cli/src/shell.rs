@@ -1,0 +1,297 @@
+//! `halflap completions`: what shells need to complete the command's words, made from what can be
+//! typed.
+
+use std::fmt::Write;
+
+use clap::{Arg, Command};
+
+use crate::args::Shell;
+
+/// The script for a shell.
+pub fn script(shell: Shell, program: &Command) -> String {
+    let commands: Vec<Words> = program.get_subcommands().map(Words::of).collect();
+    let own = Words::of(program);
+    match shell {
+        Shell::Bash => bash(&own, &commands),
+        Shell::Zsh => zsh(&own, &commands),
+        Shell::Fish => fish(&own, &commands),
+    }
+}
+
+/// What can be typed after a command.
+struct Words {
+    name: String,
+    about: String,
+    options: Vec<Choice>,
+}
+
+/// An option.
+struct Choice {
+    long: String,
+    short: Option<char>,
+    about: String,
+    value: Value,
+}
+
+/// What comes after an option.
+enum Value {
+    Nothing,
+    /// A value that may be left out, and else follows after `=`.
+    Perhaps,
+    OneOf(Vec<String>),
+    Text(String),
+}
+
+impl Words {
+    fn of(command: &Command) -> Words {
+        let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        Words {
+            name: command.get_name().to_owned(),
+            about: command
+                .get_about()
+                .map_or(String::new(), |about| first_line(&about.to_string())),
+            options: options.filter_map(Choice::of).collect(),
+        }
+    }
+}
+
+impl Choice {
+    /// None for what has no name, such as a file.
+    fn of(arg: &Arg) -> Option<Choice> {
+        Some(Choice {
+            long: arg.get_long()?.to_owned(),
+            short: arg.get_short(),
+            about: arg.get_help().map_or(String::new(), |about| first_line(&about.to_string())),
+            value: Value::of(arg),
+        })
+    }
+
+    /// As it is typed, the long form first.
+    fn typed(&self) -> impl Iterator<Item = String> {
+        let short = self.short.map(|letter| format!("-{letter}"));
+        std::iter::once(format!("--{}", self.long)).chain(short)
+    }
+}
+
+impl Value {
+    fn of(arg: &Arg) -> Value {
+        let count = arg.get_num_args().unwrap_or_default();
+        let known: Vec<String> =
+            arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+        match () {
+            () if !arg.get_action().takes_values() => Value::Nothing,
+            () if count.min_values() == 0 => Value::Perhaps,
+            () if !known.is_empty() => Value::OneOf(known),
+            () => {
+                let name = arg.get_value_names().and_then(|names| names.first());
+                Value::Text(name.map_or("VALUE".to_owned(), |name| name.to_string()))
+            }
+        }
+    }
+}
+
+/// What is said of a word in one line: as much as ends in a full stop or a line.
+fn first_line(about: &str) -> String {
+    let line = about.lines().next().unwrap_or_default();
+    let end = line.find(". ").or_else(|| line.find(" [")).unwrap_or(line.len());
+    line[..end].trim_end_matches(['.', ';', ':']).to_owned()
+}
+
+/// How bash finds out which command it is, and what stands before the word that is completed.
+const BASH: &str = r#"_halflap() {
+    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
+    local command= words= word
+    if [[ $current == = ]]; then current=
+    elif [[ $before == = ]]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
+    for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+        case $word in
+            COMMANDS) command=$word; break ;;
+        esac
+    done
+    case $command:$before in
+"#;
+
+fn bash(own: &Words, commands: &[Words]) -> String {
+    let names: Vec<&str> = commands.iter().map(|command| command.name.as_str()).collect();
+    let mut text = BASH.replace("COMMANDS", &names.join("|"));
+    for command in commands {
+        for option in &command.options {
+            let name = &command.name;
+            let typed: Vec<String> =
+                option.typed().map(|typed| format!("{name}:{typed}")).collect();
+            let words = match &option.value {
+                Value::Nothing | Value::Perhaps => continue,
+                Value::OneOf(known) => known.join(" "),
+                Value::Text(_) => String::new(),
+            };
+            // Without words, bash completes the names of files.
+            let _ = writeln!(text, "        {}) words='{words}' ;;", typed.join("|"));
+        }
+    }
+    let all = |words: &Words| words.options.iter().flat_map(Choice::typed).collect::<Vec<_>>();
+    let _ = writeln!(text, "        :*) words='{} {}' ;;", names.join(" "), all(own).join(" "));
+    for command in commands {
+        let _ = writeln!(
+            text,
+            "        {}:*) [[ $current == -* ]] && words='{} --help' ;;",
+            command.name,
+            all(command).join(" ")
+        );
+    }
+    text.push_str("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n}\n");
+    text.push_str("complete -o bashdefault -o default -F _halflap halflap\n");
+    text
+}
+
+fn zsh(own: &Words, commands: &[Words]) -> String {
+    let mut text =
+        "#compdef halflap\n\n_halflap() {\n    local state line\n    local -a commands=(\n"
+            .to_owned();
+    for Words { name, about, .. } in commands {
+        let _ = writeln!(text, "        '{name}:{}'", between_quotes(about));
+    }
+    text.push_str("    )\n    _arguments -C");
+    for option in &own.options {
+        let _ = write!(text, " {}", zsh_option(option));
+    }
+    text.push_str(" '1:command:->command' '*::argument:->argument'\n    case $state in\n");
+    text.push_str("        command) _describe command commands ;;\n");
+    text.push_str("        argument) case $line[1] in\n");
+    for command in commands {
+        let _ = write!(text, "            {}) _arguments", command.name);
+        for option in &command.options {
+            let _ = write!(text, " \\\n                {}", zsh_option(option));
+        }
+        text.push_str(" '*:file:_files' ;;\n");
+    }
+    text.push_str("        esac ;;\n    esac\n}\n\n");
+    text.push_str("if [[ $funcstack[1] == _halflap ]]; then _halflap \"$@\"; ");
+    text.push_str("else compdef _halflap halflap; fi\n");
+    text
+}
+
+fn zsh_option(option: &Choice) -> String {
+    let about = between_quotes(&option.about).replace('[', "\\[").replace(']', "\\]");
+    let value = match &option.value {
+        Value::Nothing => String::new(),
+        Value::Perhaps => "::value:_files".to_owned(),
+        Value::OneOf(known) => format!(":value:({})", known.join(" ")),
+        Value::Text(name) => format!(":{}:_files", between_quotes(name).replace(':', "\\:")),
+    };
+    let long = match option.value {
+        Value::Nothing => format!("--{}", option.long),
+        Value::Perhaps => format!("--{}=-", option.long),
+        _ => format!("--{}=", option.long),
+    };
+    match option.short {
+        None => format!("'{long}[{about}]{value}'"),
+        Some(short) => {
+            let both = format!("(-{short} --{})", option.long);
+            let after = if matches!(option.value, Value::Nothing) { "" } else { "+" };
+            format!("'{both}'{{-{short}{after},{long}}}'[{about}]{value}'")
+        }
+    }
+}
+
+fn fish(own: &Words, commands: &[Words]) -> String {
+    let mut text = String::new();
+    for Words { name, about, .. } in commands {
+        let _ = writeln!(
+            text,
+            "complete -c halflap -n __fish_use_subcommand -f -a {name} -d '{}'",
+            between_quotes(about)
+        );
+    }
+    for option in &own.options {
+        let _ = writeln!(text, "complete -c halflap{}", fish_option(option));
+    }
+    for Words { name, options, .. } in commands {
+        for option in options {
+            let of = format!("-n '__fish_seen_subcommand_from {name}'");
+            let _ = writeln!(text, "complete -c halflap {of}{}", fish_option(option));
+        }
+    }
+    text
+}
+
+fn fish_option(option: &Choice) -> String {
+    let short = option.short.map_or(String::new(), |letter| format!(" -s {letter}"));
+    let value = match &option.value {
+        Value::Nothing | Value::Perhaps => String::new(),
+        Value::OneOf(known) => format!(" -x -a '{}'", known.join(" ")),
+        Value::Text(_) => " -r".to_owned(),
+    };
+    format!(" -l {}{short}{value} -d '{}'", option.long, between_quotes(&option.about))
+}
+
+/// Text between single quotes, in all three shells.
+fn between_quotes(text: &str) -> String {
+    text.replace('\\', "").replace('\'', "\u{2019}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command as Process;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Args;
+
+    /// What bash offers after these words.
+    fn offered(words: &[&str]) -> Vec<String> {
+        let typed: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let asked = format!(
+            "{}\nCOMP_WORDS=({}); COMP_CWORD={}\n_halflap; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            script(Shell::Bash, &Args::command()),
+            typed.join(" "),
+            words.len() - 1
+        );
+        let done = Process::new("bash").args(["-c", &asked]).output().expect("bash runs");
+        assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{words:?}");
+        let lines = String::from_utf8(done.stdout).expect("it prints text");
+        lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_completes_commands_options_and_values() {
+        assert_eq!(offered(&["halflap", "sc"]), ["schedule"]);
+        assert_eq!(offered(&["halflap", "-v", "what"]), ["what-if"]);
+        assert_eq!(offered(&["halflap", "schedule", "--memory-b"]), ["--memory-budget"]);
+        assert_eq!(offered(&["halflap", "schedule", "g.json", "--effort", "t"]), ["thorough"]);
+        assert_eq!(offered(&["halflap", "schedule", "--effort", "=", "q"]), ["quick"]);
+        assert_eq!(offered(&["halflap", "completions", "--"]), ["--help"]);
+        // Names of files are bash's own to complete.
+        assert!(offered(&["halflap", "schedule", "g"]).is_empty());
+        assert!(offered(&["halflap", "schedule", "--profile", "g"]).is_empty());
+        // What a command has not is not offered, nor what is for tests alone.
+        assert!(offered(&["halflap", "align", "--effort"]).is_empty());
+        assert!(offered(&["halflap", "run", "--inj"]).is_empty());
+    }
+
+    #[test]
+    fn every_shell_knows_every_option() {
+        let program = Args::command();
+        let scripts = [Shell::Bash, Shell::Zsh, Shell::Fish].map(|shell| script(shell, &program));
+        for command in program.get_subcommands() {
+            for option in command.get_opts().filter(|option| !option.is_hide_set()) {
+                let long = option.get_long().expect("every option has a long name");
+                for (text, before) in scripts.iter().zip(["--", "--", "-l "]) {
+                    let of: Vec<&str> = text
+                        .lines()
+                        .filter(|line| line.contains(&format!("{before}{long}")))
+                        .collect();
+                    assert!(!of.is_empty(), "{} {long}", command.get_name());
+                }
+            }
+            assert!(scripts.iter().all(|text| text.contains(command.get_name())));
+        }
+        // A quote that is not closed would end a script early.
+        for text in &scripts[1..] {
+            let lines = text.lines().filter(|line| line.contains("[") || line.contains("-d "));
+            for line in lines {
+                assert_eq!(line.matches('\'').count() % 2, 0, "{line}");
+            }
+        }
+    }
+}
