@@ -476,10 +476,10 @@ op256    7 ns  all_gather  needs a_kernel_with_a_very_long_name_indeed
     #[test]
     fn a_row_becomes_a_record_where_columns_do_not_fit() {
         let titles = ["bandwidth", "limit", "of input", "step time", "exposed"];
-        let mut table = Table::new(titles.map(Column::number).to_vec());
+        let mut table = Table::new(titles.map(Column::number).into());
         for bandwidth in ["0.5x", "1x"] {
             let row = [bandwidth, "320 MiB", "1.00x", "2.51 ms", "503 us"];
-            table.row(row.map(|cell| cell.to_owned().into()).to_vec());
+            table.row(row.map(|cell| cell.to_owned().into()).into());
         }
         let style = |width| Style { width: Some(width), colour: false, bars: Bars::None };
         assert_eq!(table.render(&style(60)).lines().count(), 3);
