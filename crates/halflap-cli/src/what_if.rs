@@ -341,7 +341,7 @@ fn render(points: &[Point], input: &Evaluation) -> String {
             [bandwidth, point.limit.to_string(), of_input].into_iter().chain(found).map(Cell::Text);
         table.row(cells.chain([Cell::Part(part), Cell::Text(problem)]).collect());
     }
-    let own = format!("the input order takes {} and {}\n", input.step_time(), input.peak());
+    let own = format!("the input order: {}, {}\n", input.step_time(), input.peak());
     table.render(&terminal::style()) + &own
 }
 

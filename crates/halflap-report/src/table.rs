@@ -264,6 +264,9 @@ impl Table {
             let mut text = String::new();
             for &at in &shown {
                 let (column, value) = (&self.columns[at], self.cell(&row[at], style));
+                if value.is_empty() {
+                    continue;
+                }
                 let title = style.paint(&padded(column.title, label), Tone::Heading);
                 let below = format!("\n{}{GAP}", padded("", label));
                 let lines: Vec<String> = broken(&value, room)
