@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Checks;
 use super::finite::{Finite, Worst};
 use super::index::Entry;
-use super::origin::{Again, Arrival, Over, Taken, Tracer, out_of_range};
+use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, out_of_range};
 use super::recorder::{CollectiveState, Flight, Recorder};
 use super::values::ValueLog;
 use crate::address::{Address, AddressRange, MemoryCopy};
@@ -207,7 +207,7 @@ impl TaskProbe {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let LaunchOutcome { outs, taken } = *made;
         let outs = LaunchArray::all(&seen.label.outs, outs);
-        tracer.after(&Over { seen: &seen, outs: &outs, taken }, again);
+        tracer.after(&FinishedLaunch { seen: &seen, outs: &outs, taken }, again);
     }
 
     /// The same for a collective.
@@ -215,7 +215,7 @@ impl TaskProbe {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let LaunchOutcome { outs, taken } = *made;
         let outs = LaunchArray::all(&seen.label.outs, outs);
-        tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
+        tracer.received(&FinishedLaunch { seen: &seen, outs: &outs, taken }, sequence);
     }
 
     /// A custom call has changed how its thread rounds.

@@ -122,7 +122,7 @@ impl Taken {
 pub(crate) type Again<'a> = &'a mut dyn FnMut(&[(usize, Tensor)]) -> Vec<Tensor>;
 
 /// A launch that is over: its label and number, its outputs, what it took.
-pub(super) struct Over<'a> {
+pub(super) struct FinishedLaunch<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) outs: &'a [LaunchArray<'a>],
     pub(super) taken: &'a Taken,
@@ -204,7 +204,7 @@ impl Tracer {
     }
 
     /// A launch has run.
-    pub(super) fn after(&self, over: &Over<'_>, again: Option<Again<'_>>) {
+    pub(super) fn after(&self, over: &FinishedLaunch<'_>, again: Option<Again<'_>>) {
         let content = over
             .outs
             .iter()
@@ -239,7 +239,7 @@ impl Tracer {
 
     /// Finds by trial which inputs a launch's outputs are spoiled by, and whether the launch spoils
     /// them by itself.
-    fn tried(&self, over: &Over<'_>, content: NonFinite, again: Again<'_>) -> SpoilShare {
+    fn tried(&self, over: &FinishedLaunch<'_>, content: NonFinite, again: Again<'_>) -> SpoilShare {
         let clean = |places: &[usize]| -> Vec<(usize, Tensor)> {
             let copies = over.taken.arrays.iter().enumerate().filter_map(|(place, input)| {
                 let copy = input.copy.as_ref()?;
@@ -282,7 +282,7 @@ impl Tracer {
     }
 
     /// The origins of a launch's outputs, given its share in them.
-    fn made(&self, over: &Over<'_>, share: &SpoilShare) -> Taint {
+    fn made(&self, over: &FinishedLaunch<'_>, share: &SpoilShare) -> Taint {
         let mut taint = Taint::default();
         let own = |what: BadValue, of: Vec<OriginId>| {
             let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
@@ -371,7 +371,7 @@ impl Tracer {
     }
 
     /// A collective is over.
-    pub(super) fn received(&self, over: &Over<'_>, sequence: u64) {
+    pub(super) fn received(&self, over: &FinishedLaunch<'_>, sequence: u64) {
         if over.seen.label.collective.is_none() {
             return;
         }
@@ -389,7 +389,7 @@ impl Tracer {
     }
 
     /// Whose the content of one of a collective's outputs is.
-    fn taint_received(&self, over: &Over<'_>, all: &[Brought], place: usize) -> Taint {
+    fn taint_received(&self, over: &FinishedLaunch<'_>, all: &[Brought], place: usize) -> Taint {
         let Some(collective) = &over.seen.label.collective else { return Taint::default() };
         let array = &over.outs[place];
         let content = NonFinite::of(&array.view);
