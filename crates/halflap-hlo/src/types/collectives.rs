@@ -108,8 +108,8 @@ pub(super) fn all_gather(view: RuleView<'_>) -> RuleResult {
 
 pub(super) fn reduce_scatter(view: RuleView<'_>) -> RuleResult {
     let mut right = operands(view)?;
-    for index in 0..right.len() {
-        split(view, index, &mut right[index])?;
+    for (index, operand) in right.iter_mut().enumerate() {
+        split(view, index, operand)?;
     }
     view.gives_all(&right)
 }
@@ -119,7 +119,7 @@ fn split(view: RuleView<'_>, index: usize, operand: &mut Type) -> RuleResult {
     let size = group_size(view)?;
     let dims = &mut operand.dims;
     let dim = view.dim("dimensions", dims.len())?;
-    if size == 0 || dims[dim] % size != 0 {
+    if size == 0 || !dims[dim].is_multiple_of(size) {
         return Err(view
             .operand_should(index, format!("of a dimension {dim} that {size} devices can share")));
     }
@@ -131,8 +131,8 @@ fn split(view: RuleView<'_>, index: usize, operand: &mut Type) -> RuleResult {
 pub(super) fn all_to_all(view: RuleView<'_>) -> RuleResult {
     let right = operands(view)?;
     if view.module.attribute(view.instr, "dimensions").is_some() {
-        for index in 0..right.len() {
-            split(view, index, &mut right[index].clone())?;
+        for (index, operand) in right.iter().enumerate() {
+            split(view, index, &mut operand.clone())?;
         }
         return view.gives_all(&right);
     }
