@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use super::board::{Board, Move, Over};
+use super::board::{Board, Move, OverLimit};
 use super::program::Program;
 use crate::random::{Random, halved};
 
@@ -211,7 +211,7 @@ impl<'p> Search<'p> {
     }
 
     /// Makes a move for which there is no room together with one that makes room for it.
-    fn try_with_room(&mut self, step: Move, over: Over, most: f64) {
+    fn try_with_room(&mut self, step: Move, over: OverLimit, most: f64) {
         let moved = self.board.order[step.from];
         let Some(other) = self.find_room(moved, over) else { return };
         if !self.board.fits(other, self.limit) {
@@ -235,7 +235,7 @@ impl<'p> Search<'p> {
 
     /// A move that lowers the level where it is too high: of something behind that frees more than it
     /// allocates to before that place, or of something before that allocates more to behind it.
-    fn find_room(&mut self, moved: u32, over: Over) -> Option<Move> {
+    fn find_room(&mut self, moved: u32, over: OverLimit) -> Option<Move> {
         let (first, end) = self.region;
         let is_behind = self.random.coin();
         for distance in 1..=LOOK {

@@ -31,9 +31,9 @@ pub(crate) struct Program {
 pub(super) struct OpRow {
     pub(super) time: f64,
     /// The asynchronous collectives that it needs: all that can keep it waiting.
-    gated_by: Part,
+    gated_by: LinkRange,
     /// Who needs it, if it is an asynchronous collective.
-    gates: Part,
+    gates: LinkRange,
     /// The communication stream of a collective; 0 for everything else.
     pub(super) stream: u32,
     pub(super) kind: OpKind,
@@ -41,7 +41,7 @@ pub(super) struct OpRow {
 
 /// A part of a program's links.
 #[derive(Clone, Copy)]
-struct Part {
+struct LinkRange {
     start: u32,
     end: u32,
 }
@@ -61,11 +61,11 @@ impl<I: Id> Lists<I> {
     }
 }
 
-impl Part {
-    fn add<'a>(links: &mut Vec<u32>, ops: impl Iterator<Item = &'a OpId>) -> Part {
+impl LinkRange {
+    fn add<'a>(links: &mut Vec<u32>, ops: impl Iterator<Item = &'a OpId>) -> LinkRange {
         let start = links.len() as u32;
         links.extend(ops.map(|op| op.index() as u32));
-        Part { start, end: links.len() as u32 }
+        LinkRange { start, end: links.len() as u32 }
     }
 }
 
@@ -80,11 +80,11 @@ impl Program {
         let mut links = Vec::new();
         let row = |op: OpId| OpRow {
             time: machine.times.of(op).0,
-            gated_by: Part::add(
+            gated_by: LinkRange::add(
                 &mut links,
                 graph.gated_by(op).iter().filter(|collective| is_async(collective)),
             ),
-            gates: Part::add(&mut links, gates(op).iter()),
+            gates: LinkRange::add(&mut links, gates(op).iter()),
             stream: machine.streams.of(op).map_or(0, |stream| stream.index() as u32),
             kind: graph.kind(op),
         };

@@ -14,14 +14,14 @@ pub(super) struct Break {
 
 /// A place where a level exceeds a limit, and by how much.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Over {
+pub(in super::super) struct OverLimit {
     pub(in super::super) place: usize,
     pub(in super::super) by: i64,
 }
 
 /// What a drag changed, as it was.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct SpanBefore {
     pub(super) order: Vec<u32>,
     levels: Vec<i64>,
     /// What is alive before the first operation of the span.
@@ -75,14 +75,14 @@ impl Board<'_> {
     }
 
     /// Where levels first exceed a limit after a move.
-    pub(in super::super) fn first_over(&mut self, step: Move, limit: i64) -> Option<Over> {
+    pub(in super::super) fn first_over(&mut self, step: Move, limit: i64) -> Option<OverLimit> {
         let (mut over, mut place) = (None, step.first());
         self.visit_levels(step, |_, level| {
             if level > limit {
                 // What was moved apart, all stands one place on after a move to an earlier one, and
                 // one place back after a move to a later one.
                 let place = if step.to > step.from { place + 1 } else { place };
-                over = Some(Over { place: place.min(step.last()), by: level - limit });
+                over = Some(OverLimit { place: place.min(step.last()), by: level - limit });
                 return ControlFlow::Break(());
             }
             place += 1;

@@ -25,7 +25,7 @@
 mod memory;
 mod time;
 
-pub(super) use memory::Over;
+pub(super) use memory::OverLimit;
 
 use super::program::Program;
 use crate::graph::OpKind;
@@ -75,7 +75,7 @@ pub(super) struct Board<'p> {
     breaks: Vec<memory::Break>,
     levels: Vec<i64>,
     dragged: Vec<u32>,
-    held: memory::Held,
+    held: memory::SpanBefore,
 }
 
 impl<'p> Board<'p> {
@@ -106,7 +106,7 @@ impl<'p> Board<'p> {
             breaks: Vec::new(),
             levels: Vec::new(),
             dragged: Vec::new(),
-            held: memory::Held::default(),
+            held: memory::SpanBefore::default(),
         };
         board.account();
         board.find_under_way();
