@@ -209,7 +209,7 @@ fn no_order_within_the_limit_beats_the_bound() {
 }
 
 /// What is not issued before a long operation starts only when that has ended. Without that, the stream
-/// would begin with the second collective while the first operation runs: 2300 ns.
+/// would begin with the second collective while the first operation runs, which proves 2300 ns.
 #[test]
 fn nothing_is_issued_while_an_operation_runs() {
     let part = |kind: OpKind, time: f64, needs: &[usize]| Part {
@@ -224,6 +224,7 @@ fn nothing_is_issued_while_an_operation_runs() {
         part(OpKind::Compute, 500.0, &[]),
         part(OpKind::AsyncCollective, 800.0, &[2]),
         part(OpKind::Compute, 10.0, &[1]),
+        part(OpKind::AsyncCollective, 10.0, &[]),
     ];
     let graph = build(&mut Random(1), &all);
     let mut machine = machine(&graph);
@@ -232,7 +233,7 @@ fn nothing_is_issued_while_an_operation_runs() {
     let best = steps.into_iter().map(|(_, step)| step.0).fold(f64::INFINITY, f64::min);
     let bound = lower_bound(&graph, &machine, Edges::Real, PLENTY);
     assert_eq!(best, 2510.0);
-    assert!(bound.is_reached_by(Nanos(best)) && bound.time.0 <= best + 1e-6, "{bound:?}");
+    assert!(bound.time.0 > 2500.0 && bound.time.0 <= best + 1e-6, "{bound:?}");
 }
 
 /// No order of the corpus is faster than the bound for what it needs.
