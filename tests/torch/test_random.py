@@ -6,7 +6,7 @@ from ranks import PYTHON, launch
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
 
-@pytest.mark.parametrize("wrapper,seeds", [("python", (0, 6)), ("cpp", (200, 1))])
+@pytest.mark.parametrize("wrapper,seeds", [("python", (0, 10)), ("cpp", (200, 1))])
 def test_values_are_those_of_torch(tmp_path, monkeypatch, wrapper, seeds):
     first, count = seeds
     monkeypatch.setenv("FIRST_SEED", str(first))
