@@ -129,8 +129,9 @@ def test_analyze(tmp_path, open_page):
         for field in ["span", "compute", "communication", "exposed", "idle"]:
             assert nanos(rank[field]) in printed
         drawn = [row for row in table(page) if row["rank"] == str(rank["rank"])]
-        ours = sorted((one["exposed"], one["bus_bandwidth"] or 0) for one in rank["collectives"])
-        assert sorted((row["exposed"], row["bus rate"] or 0) for row in drawn) == pytest.approx(ours)
+        for column, field in [("exposed", "exposed"), ("bus rate", "bus_bandwidth")]:
+            ours = sorted(one[field] or 0 for one in rank["collectives"])
+            assert sorted(row[column] or 0 for row in drawn) == pytest.approx(ours)
         assert sum(row["exposed"] for row in drawn) == pytest.approx(rank["exposed"])
     shows(open_page, path, [nanos(out["ranks"][0]["span"]), nanos(out["ranks"][0]["exposed"])])
 
