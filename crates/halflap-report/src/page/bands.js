@@ -33,6 +33,8 @@ function turningPoint(view, lane) {
   for (let slice = lane.from; slice < lane.to; slice += 1) {
     const op = view.slices.op[slice];
     if (phaseOf(op)) return -1;
+    // Waits have the names of what they wait for, which belongs to other layers.
+    if (ops.kind[op] !== 0) continue;
     const number = Number((/\d+$/.exec(layerOf(op)) || [NaN])[0]);
     // What is in no layer, and computes, ends a visit to one: the head and the loss lie between the two.
     const before = layers[layers.length - 1];
@@ -62,7 +64,7 @@ function sectionsOf(view) {
   if (!lane || lane.kind !== 'compute') return sections;
   const turn = turningPoint(view, lane);
   for (let slice = lane.from; slice < lane.to; slice += 1) {
-    const name = sectionOf(view, slice, turn);
+    const name = ops.kind[view.slices.op[slice]] === 0 ? sectionOf(view, slice, turn) : '';
     const [start, end] = [view.slices.start[slice], view.slices.end[slice]];
     const last = sections[sections.length - 1];
     if (last && (name === last.name || name === '')) last.end = Math.max(last.end, end);
