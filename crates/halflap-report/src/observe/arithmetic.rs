@@ -59,7 +59,7 @@ pub(super) fn product_flops(shapes: &[u8], left: usize) -> Option<Flops> {
             _ => return None,
         };
     let known = [rows, terms, columns, pairs].iter().all(|&length| length > 0);
-    known.then(|| Flops(2.0 * rows as f64 * terms as f64 * columns as f64 * pairs as f64))
+    known.then_some(Flops(2.0 * rows as f64 * terms as f64 * columns as f64 * pairs as f64))
 }
 
 /// What each of so many kernels computed. `launched` is what the calls of the host launched of the

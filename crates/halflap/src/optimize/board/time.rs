@@ -111,7 +111,7 @@ impl Board<'_> {
         let mut longest = self.onward(span.end, now, &self.trial.free);
         for &op in &self.trial.launched {
             let ended = self.trial.ends[op as usize].end;
-            longest = self.through(op as usize, ended, span.end, longest);
+            longest = later(longest, self.through(op as usize, ended, span.end));
         }
         self.across(span, longest, known)
     }
@@ -125,12 +125,12 @@ impl Board<'_> {
         paths.fold(now + self.tail_now[place], later)
     }
 
-    /// The longest of what is known and of the paths through a collective to places from `place` on.
+    /// The longest of the paths through a collective to places from `place` on.
     #[inline(always)]
-    fn through(&self, op: usize, ended: f64, place: usize, longest: f64) -> f64 {
+    fn through(&self, op: usize, ended: f64, place: usize) -> f64 {
         let gates = self.program.gates(&self.program.ops[op]).iter();
         let beyond = gates.filter(|&&gate| self.pos[gate as usize] as usize >= place);
-        beyond.fold(longest, |most, &gate| later(most, ended + self.tail[gate as usize]))
+        beyond.fold(0.0, |most, &gate| later(most, ended + self.tail[gate as usize]))
     }
 
     /// The longest of a path and of those through what is under way across all of a span. These are
@@ -141,7 +141,7 @@ impl Board<'_> {
             if longest >= known || self.pos[op] as usize >= span.start {
                 break;
             }
-            longest = self.through(op, self.end[op], span.end, longest);
+            longest = later(longest, self.through(op, self.end[op], span.end));
         }
         longest
     }
@@ -261,9 +261,9 @@ impl Board<'_> {
 /// Copies the numbers of one place: so few that a call would take longer.
 #[inline(always)]
 fn copy_few(from: &[f64], to: &mut [f64]) {
-    match from {
-        &[one] => to[0] = one,
-        &[one, two] => (to[0], to[1]) = (one, two),
+    match *from {
+        [one] => to[0] = one,
+        [one, two] => (to[0], to[1]) = (one, two),
         _ => to[..from.len()].copy_from_slice(from),
     }
 }
