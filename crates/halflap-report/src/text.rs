@@ -158,7 +158,7 @@ pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
         false => vec![letter],
     });
     // Marks take no columns: there may be more letters than columns.
-    cut(clean.take(4 * most + 1).collect(), most)
+    cut(clean.take(most.saturating_mul(4).saturating_add(1)).collect(), most)
 }
 
 /// The same without the beginning if it is too long: the end of a source location is the most
