@@ -563,7 +563,7 @@ fn more_effort_and_known_orders_only_help() {
 /// Whatever the machine is like, and also where what is found would be worse in most variations.
 #[test]
 fn more_effort_is_never_slower() {
-    let mut faster = 0;
+    let mut found = 0;
     for seed in 0..40 {
         let random = &mut Random(seed + 70_000);
         let graph = random::graph(random, if seed % 4 == 0 { 10 } else { 60 });
@@ -579,9 +579,9 @@ fn more_effort_is_never_slower() {
         efforts.extend((graph.len() <= 10).then_some(Effort::Thorough));
         let steps: Vec<f64> = efforts.into_iter().map(step).collect();
         assert!(steps.is_sorted_by(|less, more| *more <= less + 1e-3), "seed {seed}: {steps:?}");
-        faster += usize::from(steps[1] < steps[0]);
+        found += usize::from(steps[0].is_finite());
     }
-    assert!(faster > 3, "only {faster} were faster");
+    assert!(found > 20, "only {found} have an order within their limit");
 }
 
 /// A caller may cancel; the partial result is discarded.
