@@ -164,7 +164,9 @@ fn facts(input: &str) -> Vec<(&'static str, String)> {
 /// Seconds since 1970 as a date and a time of day, without leap seconds.
 fn date(seconds: u64) -> String {
     let (mut day, of_day) = (seconds / 86_400, seconds % 86_400);
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let mut year = 1970;
     while day >= 365 + u64::from(is_leap(year)) {
         day -= 365 + u64::from(is_leap(year));
