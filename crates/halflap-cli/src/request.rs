@@ -1,8 +1,8 @@
 //! What a program asks halflap for: the requests that the command's arguments are parsed to, made
 //! without a command line.
 //!
-//! A request reads files or data in memory ([`crate::place::Input`]). Where it says what to write, a
-//! program that holds the answer leaves that out.
+//! A request reads files or data in memory ([`crate::place::Input`]). Where it says what to write,
+//! a program that holds the answer leaves that out.
 
 pub use clap::ValueEnum;
 

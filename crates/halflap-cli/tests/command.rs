@@ -707,8 +707,8 @@ fn run_times_that_are_missing_or_strange_name_their_file() {
     }
 }
 
-/// A captured graph and a profile that halflap.torch.measure saved are as good as a graph with these
-/// times, to every command that takes them.
+/// A captured graph and a profile that halflap.torch.measure saved are as good as a graph with
+/// these times, to every command that takes them.
 #[test]
 fn measured_profiles_fit_captured_graphs() {
     let dir = folder("command-measured");

@@ -1,10 +1,10 @@
 //! HLO modules, as JAX and XLA write them.
 //!
 //! A [`Module`] is the text and its parsed form: computations and instructions with dense ids,
-//! typed shapes and opcodes, operands resolved, and everything else as a [`TextSpan`] of the text with
-//! typed accessors, so that unknown parts are preserved and parsing takes one pass. A module is
-//! immutable. To schedule it, [`lower()`] turns a computation into a graph, and [`write()`] writes
-//! the text in the new orders.
+//! typed shapes and opcodes, operands resolved, and everything else as a [`TextSpan`] of the text
+//! with typed accessors, so that unknown parts are preserved and parsing takes one pass. A module
+//! is immutable. To schedule it, [`lower()`] turns a computation into a graph, and [`write()`]
+//! writes the text in the new orders.
 //!
 //! | part | what it does |
 //! | --- | --- |

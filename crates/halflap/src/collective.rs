@@ -133,7 +133,8 @@ impl CollectiveKind {
 
     /// How often each byte passes the bus of a rank where `ranks` form a ring. The size divided by
     /// the time, multiplied by this, is the bus bandwidth of nccl-tests, which can be compared with
-    /// a link's whatever the collective. `None` where ranks exchange nothing, or it is not known how.
+    /// a link's whatever the collective. `None` where ranks exchange nothing, or it is not known
+    /// how.
     pub fn bus_factor(self, ranks: u32) -> Option<f64> {
         use CollectiveKind as K;
         let once = f64::from(ranks.max(2) - 1) / f64::from(ranks.max(2));

@@ -208,8 +208,9 @@ fn no_order_within_the_limit_beats_the_bound() {
     assert!(cuts > 100 && by_memory > 50 && reached > 10, "{said}");
 }
 
-/// What is not issued before a long operation starts only when that has ended. Without that, the stream
-/// would begin with the second collective while the first operation runs, which proves 2300 ns.
+/// What is not issued before a long operation starts only when that has ended. Without that, the
+/// stream would begin with the second collective while the first operation runs, which proves 2300
+/// ns.
 #[test]
 fn nothing_is_issued_while_an_operation_runs() {
     let part = |kind: OpKind, time: f64, needs: &[usize]| Part {

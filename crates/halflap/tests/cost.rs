@@ -149,8 +149,8 @@ fn a_profile_may_name_kernels() {
     );
 }
 
-/// By the rules of halflap.torch: a fused kernel has its bytes in its name, which traces have not, a
-/// size that depends on data is any, and a collective is its kind, ranks and bytes.
+/// By the rules of halflap.torch: a fused kernel has its bytes in its name, which traces have not,
+/// a size that depends on data is any, and a collective is its kind, ranks and bytes.
 #[test]
 fn a_measured_profile_fits_as_in_torch() {
     let timed = |kernels: [Option<&str>; 4], measured: Value| {

@@ -60,8 +60,8 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     }
 }
 
-/// Custom calls may end the process as they like, so another one stays to say so. What a program asks
-/// for is in the memory of this one.
+/// Custom calls may end the process as they like, so another one stays to say so. What a program
+/// asks for is in the memory of this one.
 fn watched(args: &args::Run) -> Result<(), Failed> {
     if args.custom_calls.is_empty() || ask::is_called() {
         return threads(args);

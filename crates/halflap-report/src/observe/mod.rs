@@ -75,8 +75,8 @@ impl Analysis {
         analysis
     }
 
-    /// For each rank what its collectives moved, in the time of the transfer where waiting for other
-    /// ranks can be told from it.
+    /// For each rank what its collectives moved, in the time of the transfer where waiting for
+    /// other ranks can be told from it.
     pub(crate) fn moved(&self) -> Vec<Vec<Moved>> {
         let matches = self.matches_of();
         let moved = |rank: &Rank, collective: &ObservedCollective, found: Option<usize>| Moved {

@@ -207,8 +207,8 @@ fn waited_by_slice(ran: &Ran) -> BTreeMap<(usize, usize), RankWait> {
     waited
 }
 
-/// Every collective and transfer: `exposed` is how long compute stood still for it, which is the sum
-/// of `queued`, `transfer` and `wake-up`.
+/// Every collective and transfer: `exposed` is how long compute stood still for it, which is the
+/// sum of `queued`, `transfer` and `wake-up`.
 fn collectives(numbers: &mut RunNumbers, ranks: &[Ran]) -> PageTable {
     let column = |title, unit| PageColumn { title, unit, bar: title == "exposed" };
     let mut table = PageTable {

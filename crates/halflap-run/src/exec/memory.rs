@@ -94,8 +94,8 @@ impl Pool {
         matches!(self.source, BlockSource::Guarded(_))
     }
 
-    /// Memory for this many bytes, aligned to a cache line, or if it is guarded as its owner needs it.
-    /// Nothing, if the system has no more.
+    /// Memory for this many bytes, aligned to a cache line, or if it is guarded as its owner needs
+    /// it. Nothing, if the system has no more.
     pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<PoolBlock> {
         if let BlockSource::Guarded(guarded) = &mut self.source {
             let (address, region) = guarded.get(bytes, owner)?;

@@ -243,8 +243,8 @@ impl BlockProgram {
     /// Fills the table and the registers that hold numbers.
     ///
     /// # Safety
-    /// `local` must be aligned to a cache line and hold [`BlockProgram::local_bytes`], and must not be
-    /// accessed elsewhere until the last run.
+    /// `local` must be aligned to a cache line and hold [`BlockProgram::local_bytes`], and must not
+    /// be accessed elsewhere until the last run.
     pub(super) unsafe fn prepare<'l>(&self, local: *mut u8, block: usize) -> &'l mut [*mut u8] {
         // SAFETY: the table is the first part of the local memory.
         let table = unsafe {

@@ -93,7 +93,8 @@ impl KernelStage for Bits {
         };
         if let Some((small, size, count)) = self.cut {
             for at in 0..count {
-                // SAFETY: both arrays have this many elements; the low bytes of a number come first.
+                // SAFETY: both arrays have this many elements; the low bytes of a number come
+                // first.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         to.add(4 * at),

@@ -108,8 +108,8 @@ impl Profile {
         self.times.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The times of a graph's operations, where measured ([`ByName::of`]). A trace has kernels that a
-    /// graph has not, so names that fit nothing are passed over unless they look like a slip of a
+    /// The times of a graph's operations, where measured ([`ByName::of`]). A trace has kernels that
+    /// a graph has not, so names that fit nothing are passed over unless they look like a slip of a
     /// node's name, or nothing fits at all: then the profile is another program's.
     pub(super) fn of(&self, graph: &Graph) -> Result<IdVec<OpId, Option<Nanos>>, ProfileError> {
         let by_name =

@@ -233,8 +233,8 @@ impl<'p> Search<'p> {
         self.board.make(Move { from: other.to, to: other.from });
     }
 
-    /// A move that lowers the level where it is too high: of something behind that frees more than it
-    /// allocates to before that place, or of something before that allocates more to behind it.
+    /// A move that lowers the level where it is too high: of something behind that frees more than
+    /// it allocates to before that place, or of something before that allocates more to behind it.
     fn find_room(&mut self, moved: u32, over: OverLimit) -> Option<Move> {
         let (first, end) = self.region;
         let is_behind = self.random.coin();
@@ -320,7 +320,8 @@ impl<'p> Search<'p> {
         (to != step.from).then_some(Move { to, ..step })
     }
 
-    /// Something that could as well run where the compute stream stands still, from anywhere before.
+    /// Something that could as well run where the compute stream stands still, from anywhere
+    /// before.
     fn fill(&mut self, stall: usize) -> Option<Move> {
         let first = self.region.0;
         let before = stall.checked_sub(first).filter(|&before| before > 0)?;

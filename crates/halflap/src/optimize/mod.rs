@@ -61,8 +61,8 @@ struct Stage {
 }
 
 impl Effort {
-    /// The lesser efforts and this one. Each is made after all that is less, and the best of all that
-    /// was found is taken: more effort never gives a slower order.
+    /// The lesser efforts and this one. Each is made after all that is less, and the best of all
+    /// that was found is taken: more effort never gives a slower order.
     fn rungs(self) -> &'static [Effort] {
         const RUNGS: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Thorough];
         &RUNGS[..=self as usize]
@@ -84,8 +84,8 @@ impl Effort {
         };
         match self {
             Effort::Quick => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
-            // Where many chains would each come to a part of the order too seldom, few look far and go
-            // on for longer.
+            // Where many chains would each come to a part of the order too seldom, few look far and
+            // go on for longer.
             Effort::Default if len > LONG => {
                 vec![stage(2, 36, 0.0), stage(2, 54, 4.0), roomy(2, 36, 4.0)]
             }
@@ -355,7 +355,8 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The best one that is not worse than the input order with most things a little different, proved.
+    /// The best one that is not worse than the input order with most things a little different,
+    /// proved.
     fn chosen(mut self, bound: Bound) -> Result<Optimized, OptimizeError> {
         let Task { graph, machine, memory_limit, .. } = *self.task;
         self.ranked.sort_by(Ranked::compare);

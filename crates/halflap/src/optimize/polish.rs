@@ -1,5 +1,5 @@
-//! More slack where that costs nothing: each collective as early as it can start, each wait as late as
-//! it can stand, with the step no longer.
+//! More slack where that costs nothing: each collective as early as it can start, each wait as late
+//! as it can stand, with the step no longer.
 //!
 //! What a move does to the slack is found by running the order again from there, until all is as it
 //! was: moves that change little cost little, however long the order is.

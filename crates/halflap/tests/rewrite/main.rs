@@ -1,5 +1,5 @@
-//! Changed programs: what can be changed is proved, what cannot is refused by name, and a result that
-//! was damaged in any way is refused.
+//! Changed programs: what can be changed is proved, what cannot is refused by name, and a result
+//! that was damaged in any way is refused.
 
 #[path = "../common/mod.rs"]
 mod common;

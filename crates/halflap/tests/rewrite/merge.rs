@@ -56,7 +56,8 @@ fn reduced_ones_become_slices_of_a_bucket() {
         collective.payload,
         Payload { dtype: Some(Dtype::named("f32")), input: Bytes(192), output: Bytes(192) }
     );
-    // The graph's own take 100 ns and one for each byte; a copy 5 ns and one for each byte read or written.
+    // The graph's own take 100 ns and one for each byte; a copy 5 ns and one for each byte read or
+    // written.
     assert_eq!(new.runtime(merged), Nanos(292.0));
     assert_eq!(new.runtime(new.find("a.comm_x2.in").unwrap()), Nanos(5.0 + 2.0 * 192.0));
     assert_eq!(new.waited_by(merged), [new.find("a.wait").unwrap(), new.find("b.wait").unwrap()]);

@@ -19,8 +19,8 @@ pub fn read(value: &Value) -> Graph {
     read_graph(value.to_string().as_bytes()).unwrap()
 }
 
-/// Two collectives of the same kind with an input, a wait and a reader each, and one more of another
-/// size; nothing binds them to each other but their order.
+/// Two collectives of the same kind with an input, a wait and a reader each, and one more of
+/// another size; nothing binds them to each other but their order.
 pub fn pair(kind: &str, sizes: [i64; 3], outputs: [i64; 3]) -> Value {
     let node = |name: String, kind: &str, outputs: Value, deps: Value| json!({ "name": name, "kind": kind, "runtime_ns": 10.0, "outputs": outputs, "deps": deps });
     let data = |buffer: String| json!([{ "buffer": buffer, "kinds": ["data"] }]);

@@ -128,7 +128,8 @@ pub(super) struct FinishedLaunch<'a> {
     pub(super) taken: &'a Taken,
 }
 
-/// A collective that a rank is about to take part in: its label and number, its inputs, what it takes.
+/// A collective that a rank is about to take part in: its label and number, its inputs, what it
+/// takes.
 pub(super) struct Arrival<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) ins: &'a [LaunchArray<'a>],

@@ -231,8 +231,8 @@ impl Board<'_> {
         }
     }
 
-    /// Brings all times up to date after what stands in a span changed places, where they were up to
-    /// date before. Gives the place from which on nothing is different.
+    /// Brings all times up to date after what stands in a span changed places, where they were up
+    /// to date before. Gives the place from which on nothing is different.
     pub(in super::super) fn rerun(&mut self, step: Move) -> usize {
         let streams = self.program.streams;
         let mut same_from = step.last() + 1;

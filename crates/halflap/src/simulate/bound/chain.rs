@@ -243,8 +243,8 @@ impl MomentChain {
         (self.lanes[lane].first..=self.lanes[lane].last).contains(&event)
     }
 
-    /// How long after an event nothing can be issued to a lane, as long as the lane's tail still fits
-    /// behind that.
+    /// How long after an event nothing can be issued to a lane, as long as the lane's tail still
+    /// fits behind that.
     fn held(&self, event: usize, lane: usize) -> f64 {
         if event >= self.events.len() || !self.is_in(lane, event) {
             return 0.0;
