@@ -53,15 +53,13 @@ const FORBIDDEN: [(&str, &[&str], &[&str]); 19] = [
 ];
 
 /// Type names that libraries define more than once, and why.
-const SHARED_NAMES: [(&str, &str); 15] = [
+const SHARED_NAMES: [(&str, &str); 13] = [
     ("Chain", "of collectives; of annealing steps: the field's word for both"),
     ("Column", "of a table; of a linear program: the field's word for both"),
     ("Decision", "the library's answer; a branch of the bound's search"),
     ("Failure", "of a pass; of a run"),
     ("Found", "a recipe; what a chain of the annealing found"),
-    ("Held", "a collective that something holds; what a drag changed"),
     ("Options", "of passes; of a run; Python's keyword arguments"),
-    ("Part", "what an operation is there for; a part of the optimizer's links"),
     ("Program", "what a rank runs; what the optimizer keeps of a graph"),
     ("Proof", "of an order; of a bound"),
     ("Ready", "two queues of the bound, each private to its file"),
