@@ -203,6 +203,8 @@ def test_heads_explain_themselves(schedule):
         button = schedule.page.locator("#tables th button", has_text=re.compile(f"^{title}$")).first
         assert len(button.get_attribute("title")) > 20
     assert schedule.page.locator("#facts dt[title]").count() >= 1
+    # New readers asked what times these are, and how an order gets into a program.
+    assert "times are simulated; halflap.torch.enable()" in schedule.text("#facts")
 
 
 def test_the_panel_stays_in_view(schedule):

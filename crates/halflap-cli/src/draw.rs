@@ -78,12 +78,12 @@ pub fn draw(
             title: &title,
             part: source.name_of(section.priced.unit),
             command: picture.command,
-            facts: match &module {
-                Some(module) => facts(module, section),
-                None => {
-                    let program = [("program", program(&section.priced.graph))];
-                    program.into_iter().chain(picture.facts.iter().cloned()).collect()
-                }
+            facts: {
+                let of_program = match &module {
+                    Some(module) => facts(module, section),
+                    None => vec![("program", program(&section.priced.graph))],
+                };
+                of_program.into_iter().chain(picture.facts.iter().cloned()).collect()
             },
             orders,
             explanation,

@@ -351,7 +351,8 @@ impl Answer for Done {
         let sections = self.sections();
         let computation = self.args.which.computation.as_deref();
         let advice = self.advised(&sections).map(|advised| advised.lines()).unwrap_or_default();
-        let picture = Picture { advice, ..Picture::of("schedule", computation) };
+        let facts = vec![("new order", self.put_to_use())];
+        let picture = Picture { advice, facts, ..Picture::of("schedule", computation) };
         let (None, Some(unit)) = (&self.subject.hlo, self.all.last()) else {
             return draw(&self.subject, &sections, pictures, &picture);
         };
@@ -368,7 +369,12 @@ impl Answer for Done {
             &self.subject,
             &sections,
             pictures,
-            &Picture { is_compared: true, facts: vec![fact], rows, ..picture },
+            &Picture {
+                is_compared: true,
+                facts: [vec![fact], picture.facts].concat(),
+                rows,
+                ..picture
+            },
         )
     }
 }
@@ -378,6 +384,15 @@ impl Done {
         let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
         let measures = all.iter().map(|unit| measure(unit, edges)).collect();
         Done { subject, all, measures, advice: OnceLock::new(), changed: None, args: args.clone() }
+    }
+
+    /// What times a page has, and how its order gets into a program.
+    fn put_to_use(&self) -> String {
+        let how = match self.subject.hlo {
+            Some(_) => "--emit hlo writes the module in it",
+            None => "halflap.torch.enable() has torch.compile use such orders, -o FILE writes it",
+        };
+        format!("times are simulated; {how}")
     }
 
     /// The whole before and after; a changed module is compared with the old one in its own orders.
