@@ -6,8 +6,12 @@ import pathlib
 import random
 import sys
 from dataclasses import replace
+from unittest import mock
+
+import torch
 
 import halflap.torch
+from halflap.torch import _measure, _traced
 from halflap.torch._checked import read_options
 from halflap.torch._measure import put_on_one_clock, waited_at_once
 from halflap.torch._profile import Measured, read_profile
@@ -108,6 +112,36 @@ faster = {**measured.to_dict(), "comm_slowdown": 0.5}
 raises(ValueError, "'comm_slowdown' is 0.5", read_profile, faster)
 raises(ValueError, "the format is 'x'", read_profile, {"format": "x"})
 raises(ValueError, "'times' must be an object", read_profile, {**measured.to_dict(), "times": 3})
+
+# On a GPU, the times of a trace, and of collectives those of the rank that waits for nobody.
+class Recorded:
+    """A profiler that has seen one kernel and one collective."""
+
+    def __init__(self, record_shapes):
+        assert record_shapes, "operators are known by their shapes"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def export_chrome_trace(self, path):
+        kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "ts": 10, "dur": 11}
+        kernel |= {"name": "triton_poi_fused_add_relu_3", "args": {"stream": 7}}
+        pathlib.Path(path).write_text(json.dumps({"traceEvents": [kernel]}))
+
+
+steps = []
+with mock.patch.object(_measure, "may_be_on_gpu", lambda: True), \
+        mock.patch.object(torch.profiler, "profile", Recorded):
+    found = halflap.torch.measure(lambda: steps.append(1), steps=3)
+assert found == Measured({"fused_add_relu": 11000.0}), found
+assert len(steps) == 5, "two that warm up, three that are recorded"
+ranks = [{"all_gather of 2, 8 bytes": 9.0, "mm [2, 2] [2, 2]": 4.0},
+         {"all_gather of 2, 8 bytes": 5.0, "mm [2, 2] [2, 2]": 6.0, "fused_add": 1.0}]
+expected = {"all_gather of 2, 8 bytes": 5.0, "fused_add": 1.0, "mm [2, 2] [2, 2]": 4.0}
+assert _traced.together(ranks) == expected
 
 # A rewrite that changed nothing is not tried.
 tried = [Candidate("default"), Candidate("free", "1x", "exact")]

@@ -28,6 +28,7 @@ from ._handover import Program, has_collectives
 from ._profile import Measured
 from ._settings import Settings, compile_anew, compile_backward_at_once, plug_in
 from ._times import measured_signature
+from ._traced import may_be_on_gpu, together, traced
 from ._undisturbed import undisturbed
 from ._variants import Graph, Variants, current_building
 
@@ -101,7 +102,10 @@ def measure(
     unbacked: int | None = None,
 ) -> Measured:
     """What the kernels and collectives of a step take; see `halflap.torch.measure`."""
-    apart = Variants({APART: Apart(collectives, unbacked)}, is_marked=True)
+    ways = {APART: Apart(collectives, unbacked)}
+    if may_be_on_gpu() and (times := _measured_on_gpu(step, ways, steps)):
+        return Measured(times)
+    apart = Variants(ways, is_marked=True)
     with ExitStack() as stack:
         compile_variants(stack, apart)
         for _ in range(2):
@@ -109,6 +113,16 @@ def measure(
         apart.is_recording = True
         durations = [seconds_of(step) for _ in range(steps)]
     return _together(gathered(_own([one for one in apart.graphs if one.known], durations)))
+
+
+def _measured_on_gpu(step: Callable[[], Any], ways: dict[str, Apart], steps: int) -> dict[str, float]:
+    """What GPUs took, by all ranks' traces; nothing if the step runs on none."""
+    with ExitStack() as stack:
+        compile_variants(stack, Variants(ways, is_marked=False))
+        for _ in range(2):
+            seconds_of(step)
+        own = traced(lambda: [seconds_of(step) for _ in range(steps)])
+    return together(gathered(own))
 
 
 def compile_variants(stack: ExitStack, variants: Variants) -> None:

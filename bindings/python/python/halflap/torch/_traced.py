@@ -1,0 +1,45 @@
+"""Run times of a step on GPUs, whose kernels run after the host has issued them: from a trace of
+torch.profiler, recorded while every collective is waited for at once.
+
+A collective's kernel runs on every rank until the last one has come: it is shortest there, where it
+waits for nobody.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._profile import median, profile_from_trace
+
+#: What profiles call a collective.
+COLLECTIVE = re.compile(r"\w+ of \d+, \d+ bytes")
+
+
+def may_be_on_gpu() -> bool:
+    """Whether steps of this process may run on a GPU."""
+    return torch.cuda.is_available() or torch.xpu.is_available()
+
+
+def traced(run: Callable[[], Any]) -> dict[str, float]:
+    """What kernels and collectives took on this rank's GPU; nothing if it ran none."""
+    with tempfile.TemporaryDirectory(prefix="halflap") as folder:
+        path = Path(folder) / "trace.json"
+        with torch.profiler.profile(record_shapes=True) as recorded:
+            run()
+        recorded.export_chrome_trace(str(path))
+        return profile_from_trace(path)
+
+
+def together(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One profile of all ranks': of a collective the shortest time, of a kernel the lower median."""
+    found = {}
+    for name in sorted(set().union(*every)):
+        times = [profile[name] for profile in every if name in profile]
+        found[name] = min(times) if COLLECTIVE.fullmatch(name) else median(times)
+    return found
