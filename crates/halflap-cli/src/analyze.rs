@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use halflap::units::Nanos;
@@ -194,7 +195,10 @@ fn read(input: &Input, before: u64, progress: &Progress) -> Result<Trace, Failed
             ));
         }
         _ if input.is_stdin() => Box::new(io::stdin().lock()),
-        Input::File(path) => Box::new(File::open(path).map_err(unreadable)?),
+        Input::File(path) => {
+            files::note_input(Path::new(path));
+            Box::new(File::open(path).map_err(unreadable)?)
+        }
         Input::Memory { bytes, .. } => Box::new(&**bytes),
     };
     let mut source = BufReader::with_capacity(1 << 18, Counted { source, read: before, progress });

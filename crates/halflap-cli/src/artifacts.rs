@@ -38,10 +38,25 @@ const KNOWN: [(&str, &str); 13] = [
 ];
 
 impl Artifacts {
-    /// Opens the folder that was requested; a non-empty one only if it may be emptied.
-    pub fn open(args: &ArtifactArgs, input: &str) -> Result<Option<Artifacts>, Failed> {
-        let open = |path| Artifacts::at(PathBuf::from(path), args.overwrite, input);
-        args.artifacts.as_ref().map(open).transpose()
+    /// Opens the folder that was requested; a non-empty one only if it may be emptied, and none of
+    /// the files that are yet to be read is in it.
+    pub fn open(
+        args: &ArtifactArgs,
+        input: &str,
+        read: &[Option<&str>],
+    ) -> Result<Option<Artifacts>, Failed> {
+        let Some(path) = args.artifacts.as_ref().filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
+        let is_inside = |file: &&str| {
+            let both = (fs::canonicalize(file), fs::canonicalize(path));
+            matches!(both, (Ok(file), Ok(folder)) if file.starts_with(&folder) && file != folder)
+        };
+        if let Some(inside) = read.iter().copied().flatten().find(is_inside) {
+            let problem = format!("has {}, which is read: name another folder", quoted(inside));
+            return Err(Failed::in_file(path, problem));
+        }
+        Artifacts::at(PathBuf::from(path), args.overwrite, input).map(Some)
     }
 
     /// A folder for temporary files.

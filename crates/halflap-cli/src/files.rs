@@ -2,6 +2,7 @@
 //! renamed.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ pub fn read_file(path: &str) -> Result<Vec<u8>, Failed> {
     let cannot =
         |error: io::Error| Failed::in_file(name_of(path), format!("cannot be read: {error}"));
     if path != "-" && !is_pipe(path) {
+        note_input(Path::new(path));
         return fs::read(path).map_err(cannot);
     }
     if path == "-" && io::stdin().is_terminal() {
@@ -134,6 +136,27 @@ pub fn same_file(a: &str, b: &str) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
+/// The files that this command has read, other than its own.
+static INPUTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Notes that a file is an input, so that it is not overwritten. A program that asks may well
+/// write what an earlier request has read.
+pub fn note_input(path: &Path) {
+    let Some(path) = fs::canonicalize(path).ok().filter(|_| !ask::is_called()) else { return };
+    let written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !written.iter().any(|(own, _)| fs::canonicalize(own).is_ok_and(|own| own == path)) {
+        INPUTS.lock().unwrap_or_else(PoisonError::into_inner).insert(path);
+    }
+}
+
+/// Refuses to write what this command has read.
+fn refuse_input(path: &str, target: &Path) -> Result<(), Failed> {
+    match INPUTS.lock().unwrap_or_else(PoisonError::into_inner).contains(target) {
+        true => Err(Failed::in_file(path, "is an input of this command: write to another file")),
+        false => Ok(()),
+    }
+}
+
 /// Writes to where a request says, whole or not at all.
 pub fn write_to(
     output: &Output,
@@ -190,6 +213,7 @@ pub fn write(
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         return fill_file(path, file, fill).map_err(failed);
     }
+    refuse_input(path, &target)?;
     let beside = beside(&target).map_err(failed)?;
     let create = || OpenOptions::new().write(true).create_new(true).open(&beside);
     let written = create()
@@ -254,6 +278,7 @@ pub fn check_writable(path: &str) -> Result<(), Failed> {
     if is_stdout(path) || is_special(&target) {
         return Ok(());
     }
+    refuse_input(path, &target)?;
     let tried = match target.is_dir() {
         true => Err(io::Error::other("it is a folder")),
         false => beside(&target).and_then(|beside| {

@@ -134,8 +134,10 @@ fn dispatch(args: &Args) -> Result<(), Failed> {
 
 /// The same, with everything that it can make in one folder.
 fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts, command.graph.name())?
-    else {
+    let [device, profile] = command.machine.costs.files();
+    let read = [command.graph.path(), device, profile];
+    let name = command.graph.name();
+    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts, name, &read)? else {
         return schedule::run(command, verbose);
     };
     let mut command = command.clone();

@@ -78,7 +78,10 @@ pub fn check_outputs(read: Option<&Input>, written: &[Option<&str>]) -> Result<(
     let read = read.and_then(Input::path);
     for (place, path) in written.iter().enumerate() {
         if read.is_some_and(|read| files::same_file(path, read)) {
-            return Err(Failed::in_file(path, "is the graph itself: write to another file"));
+            return Err(Failed::in_file(
+                path,
+                "is an input of this command: write to another file",
+            ));
         }
         if written[..place].iter().any(|other| other == path || files::same_file(other, path)) {
             return Err(Failed::in_file(

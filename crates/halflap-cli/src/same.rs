@@ -19,7 +19,7 @@ use crate::run;
 pub fn prove(args: &args::Verify) -> Result<String, Failed> {
     let read = |input: &Input| {
         let machine = MachineArgs::default();
-        ModuleSource::read(input, &machine, None)
+        ModuleSource::read(input, &machine, None)?.typed()
     };
     let (old, new) = (read(&args.graph)?, read(&args.order)?);
     let proof = same(&old.module, &new.module);
@@ -58,7 +58,6 @@ struct Runnable {
 }
 
 fn runnable(source: ModuleSource) -> Result<Runnable, Failed> {
-    let source = source.typed()?;
     let program = source.plan(&source.found(Which::Input)?, true)?;
     let prepared = Prepared::new(&source.module, &program, &Libraries::default());
     let input = source.source.input.clone();

@@ -282,6 +282,58 @@ fn one_node_is_explained_alone_and_graphs_are_no_modules() {
     ends(&halflap(&dir, &["schedule", &module, "--emit", "hlo", "--json"]), 2);
 }
 
+/// Whatever is read, in whichever place of the command line, is not written.
+#[test]
+fn inputs_are_never_overwritten() {
+    let dir = folder("module-inputs");
+    small(&dir);
+    fs::write(dir.join("g.json.gz"), fs::read(corpus("ddp_mlp_4.graph.json.gz")).unwrap()).unwrap();
+    fs::write(dir.join("times.json"), "{}").unwrap();
+    ends(&halflap(&dir, &["schedule", "g.json.gz", "-o", "order.json", "--no-advice"]), 0);
+    let held = |name: &str| fs::read(dir.join(name)).unwrap();
+    let names = ["small.txt", "g.json.gz", "times.json", "order.json"];
+    let before = names.map(held);
+    for args in [
+        &["simulate", "g.json.gz", "order.json", "-o", "order.json"][..],
+        &["explain", "g.json.gz", "order.json", "--report", "order.json"],
+        &["what-if", "g.json.gz", "order.json", "-o", "order.json"],
+        &["schedule", "g.json.gz", "--profile", "times.json", "-o", "times.json"],
+        &["plan", "small.txt", "-o", "small.txt"],
+        &["debug", "small.txt", "-o", "small.txt"],
+        &["align", "g.json.gz", "-o", "."],
+    ] {
+        let (_, err) = ends(&halflap(&dir, args), 2);
+        assert!(err.contains("is an input of this command"), "{args:?}: {err}");
+    }
+    // Nor is a folder emptied that has an input, and no folder has no name.
+    ends(&halflap(&dir, &["schedule", "g.json.gz", "--artifacts", "kept", "--no-advice"]), 0);
+    fs::rename(dir.join("order.json"), dir.join("kept/mine.json")).unwrap();
+    fs::write(dir.join("kept/times.json"), "{}").unwrap();
+    let profile = ["--profile", "kept/times.json", "--artifacts", "kept", "--overwrite"];
+    let (_, err) = ends(&halflap(&dir, &[&["schedule", "g.json.gz"], &profile[..]].concat()), 2);
+    assert!(err.contains("kept: has 'kept/times.json', which is read"), "{err}");
+    assert!(dir.join("kept/mine.json").is_file());
+    let count = fs::read_dir(&dir).unwrap().count();
+    ends(&halflap(&dir, &["schedule", "g.json.gz", "--artifacts", "", "--no-advice"]), 0);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), count);
+    fs::rename(dir.join("kept/mine.json"), dir.join("order.json")).unwrap();
+    assert_eq!(names.map(held), before);
+}
+
+/// A module whose shapes do not fit together computes nothing, and is the same as none.
+#[test]
+fn only_right_shapes_are_proved_to_be_the_same() {
+    let dir = folder("module-shapes");
+    small(&dir);
+    let wrong = SMALL.replace("%dot = f32[1024,1024]", "%dot = f32[1024,24]");
+    fs::write(dir.join("wrong.txt"), wrong).unwrap();
+    for pair in [["small.txt", "wrong.txt"], ["wrong.txt", "wrong.txt"]] {
+        let (_, err) = ends(&halflap(&dir, &["verify", pair[0], pair[1]]), 2);
+        assert!(err.contains("wrong.txt"), "{err}");
+    }
+    ends(&halflap(&dir, &["verify", "small.txt", "small.txt"]), 0);
+}
+
 /// A module's commands refuse what a graph's do, and answer what they answer.
 #[test]
 fn modules_and_graphs_are_treated_alike() {
@@ -289,7 +341,7 @@ fn modules_and_graphs_are_treated_alike() {
     small(&dir);
     for command in ["what-if", "simulate", "explain", "schedule"] {
         let (_, err) = ends(&halflap(&dir, &[command, "small.txt", "--report", "small.txt"]), 2);
-        assert!(err.contains("small.txt: is the graph itself"), "{command}: {err}");
+        assert!(err.contains("small.txt: is an input of this command"), "{command}: {err}");
     }
     assert_eq!(fs::read_to_string(dir.join("small.txt")).unwrap(), SMALL);
     ends(&halflap(&dir, &["schedule", "small.txt", "-o", "s.json"]), 0);

@@ -115,7 +115,7 @@ fn pictures_need_files_of_their_own() {
     fs::copy(corpus("ddp_mlp_4.graph.json.gz"), dir.join("g.json.gz")).unwrap();
     for (args, says) in [
         (["--report", "-", "--effort", "quick"], "name a file"),
-        (["--report", "g.json.gz", "--effort", "quick"], "is the graph itself"),
+        (["--report", "g.json.gz", "--effort", "quick"], "is an input of this command"),
         (["--report", "x", "--trace", "x"], "named twice"),
         (["--report", "nowhere/x.html", "--effort", "quick"], "nowhere/x.html: cannot be written"),
     ] {

@@ -313,7 +313,7 @@ fn what_cannot_be_written_is_said_before_or_after() {
     assert!(
         ends(&halflap(&folder, &["run", "m.txt", "-o", "m.txt"]), 2)
             .1
-            .contains("m.txt: is the graph itself")
+            .contains("m.txt: is an input of this command")
     );
     assert!(
         ends(&halflap(&folder, &["run", "m.txt", "-o", "-"]), 2).1.contains("name a file with -o")
@@ -535,7 +535,9 @@ fn what_does_not_go_with_tune() {
             .contains("cannot be used with")
     );
     assert!(said(&["--tune=60"]).contains("it needs a unit"));
-    assert!(said(&["--tune", "--order-out", "m.txt"]).contains("m.txt: is the graph itself"));
+    assert!(
+        said(&["--tune", "--order-out", "m.txt"]).contains("m.txt: is an input of this command")
+    );
     assert_eq!(entries(&folder), ["m.txt"]);
 }
 

@@ -209,3 +209,10 @@ pub struct CostArgs {
     #[arg(long, value_name = "TIMES")]
     pub profile: Option<Input>,
 }
+
+impl CostArgs {
+    /// The files that it may name.
+    pub fn files(&self) -> [Option<&str>; 2] {
+        [&self.device, &self.profile].map(|input| input.as_ref().and_then(Input::path))
+    }
+}

@@ -22,7 +22,8 @@ use report::{Report, Stage};
 pub fn run(args: &args::Debug) -> Result<(), Failed> {
     let is_loud = log::takes(Part::Debug, Level::Debug);
     let input = args.module.clone().unwrap_or_else(|| words(&args.command));
-    let artifacts = match Artifacts::open(&args.artifacts, &input)? {
+    let read = [&args.module, &args.run.inputs, &args.run.order].map(Option::as_deref);
+    let artifacts = match Artifacts::open(&args.artifacts, &input, &read)? {
         Some(artifacts) => artifacts,
         None => Artifacts::temporary("halflap-debug", &input)?,
     };

@@ -160,6 +160,7 @@ fn words(kind: &ArrayType) -> String {
 
 fn read_file(path: &Path) -> Result<Tensor, String> {
     let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    files::note_input(path);
     let bytes = fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
     read_npy(&bytes).map_err(|error| format!("{name}: {error}"))
 }

@@ -44,7 +44,10 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     if let Some(kernel) = &args.only {
         return only::run(args, kernel);
     }
-    if let Some(artifacts) = Artifacts::open(&args.artifacts, args.module.name())? {
+    let [inputs, order] = [&args.inputs, &args.order].map(|one| one.as_ref()?.path());
+    let [device, profile] = args.machine.costs.files();
+    let read = [args.module.path(), inputs, order, device, profile];
+    if let Some(artifacts) = Artifacts::open(&args.artifacts, args.module.name(), &read)? {
         return into(args, &artifacts);
     }
     match args.backend {
