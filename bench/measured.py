@@ -31,6 +31,8 @@ RATIOS = (0.6, 1.2, 0.3)
 #: The most common case at one more rate.
 TENTH = (0.9, "fsdp")
 MODES = ("none", "default", "fx", "kept", "free")
+#: Of the models that `tune` chooses for, and of those on four ranks: ten choices take their time.
+FEW_LAYERS = 2
 #: With more ranks than cores, apart from the others.
 FOUR_RANKS, FOUR_RATIO, FOUR_MODES = 4, 0.6, ("none", "default", "kept", "free")
 #: Whose kernels are those that were measured; FX-level scheduling has others fused.
@@ -75,7 +77,7 @@ Made by the same command on {date}: {ranks} ranks of Open MPI over TCP, each wit
 TUNED_HEAD = """
 ### What `tune` chose
 
-Made by the same command on {date}: what `halflap.torch.tune` chose and said of it, compiled and measured anew beside all of its candidates, in medians of {rounds} rounds of {steps} steps.
+Made by the same command on {date}, with {layers} layers: what `halflap.torch.tune` chose and said of it, compiled and measured anew beside all of its candidates, in medians of {rounds} rounds of {steps} steps.
 
 | model | link | chosen | said of default | measured of default | best candidate | tuned of the best |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -125,7 +127,7 @@ def measure_tune(args):
     for ratio, model in [*itertools.product(RATIOS, MODELS), TENTH]:
         program = ["--torch-python", args.torch_python, "--models", model]
         program += ["--modes", ",".join(TUNE_MODES), "--steps", args.steps]
-        program += ["--tune-seconds", args.tune_seconds]
+        program += ["--tune-seconds", args.tune_seconds, "--layers", FEW_LAYERS]
         measured(args, f"tune_{model}", ratio, program)
         write()
 
@@ -142,6 +144,7 @@ def measure_four(args):
     for model in MODELS:
         program = ["--torch-python", args.torch_python, "--models", model]
         program += ["--modes", ",".join(FOUR_MODES), "--steps", args.steps, "--ranks", FOUR_RANKS]
+        program += ["--layers", FEW_LAYERS]
         measured(args, f"four_{model}", FOUR_RATIO, program)
         write()
 
