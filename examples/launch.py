@@ -52,6 +52,8 @@ def rank(number: int, port: int, kind: str, chosen: argparse.Namespace) -> None:
         print(f"step time {1e3 * min(seconds):.1f} ms, the first {1e3 * seconds[0]:.0f} ms")
         if chosen.halflap:
             tell(chosen.report_dir)
+    # A rank whose peers are gone may abort.
+    dist.barrier()
     dist.destroy_process_group()
 
 

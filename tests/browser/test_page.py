@@ -265,7 +265,7 @@ def test_tables_search(schedule):
     operation = schedule.column_number("operation")
     expected = sum("reduce_scatter" in row[operation] for row in rows)
     assert set(schedule.column(operation)) == {"reduce_scatter"}
-    assert schedule.text("#tables .count") == f"{expected} of {len(rows)}"
+    assert schedule.page.locator("#tables .count").first.inner_text() == f"{expected} of {len(rows)}"
     heads = "[...document.querySelectorAll('#tables section:first-child th')].map(one => one.getBoundingClientRect().x)"
     before = schedule.page.evaluate(heads)
     schedule.page.keyboard.type(" nothing has this")

@@ -52,6 +52,8 @@ def become(job):
         os.dup2(given, taken)
     os.environ.clear()
     os.environ.update(job["environment"])
+    # Torch makes new threads for those that were not forked, and fails if two threads have it do that at once.
+    torch.set_num_threads(1)
     if "script" in job:
         sys.argv = [job["script"], *job["arguments"]]
         runpy.run_path(job["script"], run_name="__main__")
