@@ -126,20 +126,22 @@ def test_reasons_are_whole_at_any_width():
         assert [narrow.count(word) for word in ("late", "saved")] == [wide.count(word) for word in ("late", "saved")]
 
 
-def interrupted(tmp_path, times):
-    """Ends a long search as Ctrl-C does; gives the process, and what it said."""
+def interrupted(tmp_path, is_repeated):
+    """Ends a long search as Ctrl-C does, once or until it has ended; gives the process, and what it said."""
     arguments = ["schedule", corpus("fsdp_llama_80"), "--effort", "thorough", "-o", tmp_path / "out.json"]
     process = subprocess.Popen([HALFLAP, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(3)
-    for _ in range(times):
-        process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    # On a busy machine two that follow each other closely arrive as one.
+    while is_repeated and process.poll() is None:
         time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     return process, out, err
 
 
 def test_an_interrupted_search_gives_the_best_so_far(tmp_path):
-    process, out, err = interrupted(tmp_path, 1)
+    process, out, err = interrupted(tmp_path, is_repeated=False)
     assert process.returncode == 4, err
     assert err == "interrupted: this is the best order until then, proved like any other\n"
     assert "step time" in out and f"wrote {tmp_path / 'out.json'} (" in out
@@ -149,7 +151,7 @@ def test_an_interrupted_search_gives_the_best_so_far(tmp_path):
 
 
 def test_a_second_interrupt_ends_at_once(tmp_path):
-    process, out, _ = interrupted(tmp_path, 2)
+    process, out, _ = interrupted(tmp_path, is_repeated=True)
     assert process.returncode == -signal.SIGINT and out == ""
     assert not (tmp_path / "out.json").exists()
 

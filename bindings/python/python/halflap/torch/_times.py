@@ -144,7 +144,9 @@ def signature(program: Program, snode: BaseSchedulerNode, node: Mapping[str, Any
     kernel = snode.get_nodes()[0].node
     overload = getattr(kernel, "op_overload", None)
     if len(snode.get_nodes()) == 1 and isinstance(overload, torch._ops.OpOverload):
-        shapes = [_shape(value, program.hints) for value in kernel.inputs]
+        # Others have none: a process group may be an object of the graph.
+        sized = [value for value in kernel.inputs if value.maybe_get_size() is not None]
+        shapes = [_shape(value, program.hints) for value in sized]
         return operator_signature(overload._overloadpacket.__name__, shapes)
     return get_fused_kernel_name(snode.get_nodes(), config.triton.descriptive_names or "original_aten")
 
