@@ -58,7 +58,7 @@ class Job:
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
-            # One for each, as on machines of their own: whoever compiles first would decide for all.
+            # One for each, as on machines of their own: the first to compile would decide for all.
             "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache{rank}"),
         }
         return cls(folder / f"{task}{rank}", environment, {"task": task})

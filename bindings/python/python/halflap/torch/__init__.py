@@ -264,7 +264,8 @@ def measure(
     All ranks call it, and get the same. ``step`` runs ``steps`` + 2 times. What it calls compiled
     is compiled anew for this, in an order without overlap, and again when it is next called; it must
     be compiled by Inductor. On GPUs times are those of a trace of torch.profiler, and contention is
-    not measured. ``out`` also writes the result to a file. ``collectives`` and ``unbacked`` are those of `enable`.
+    not measured. ``out`` also writes the result to a file. ``collectives`` and ``unbacked`` are
+    those of `enable`.
     """
     check_settings()
     _check_steps(steps)

@@ -27,8 +27,8 @@ from ._contention import Contention, contention
 from ._handover import Program, has_collectives
 from ._profile import Measured
 from ._settings import Settings, compile_anew, compile_backward_at_once, plug_in
-from ._times import measured_signature
-from ._traced import may_be_on_gpu, together, traced
+from ._times import may_be_on_gpu, measured_signature
+from ._traced import together, traced
 from ._undisturbed import undisturbed
 from ._variants import Graph, Variants, current_building
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch._inductor import compile_fx
 from torch.fx import Graph, GraphModule
 
 from ._fx.passes import done
+from ._fx.restore import copy_nodes
 from ._settings import Settings, plug_in, rewrite_first
 from ._variants import Variants
 
@@ -94,9 +94,8 @@ class Rewritings:
 
 def copy_of(gm: GraphModule) -> GraphModule:
     """The same module, with a graph of its own."""
-    graph, copies = Graph(), dict[torch.fx.Node, torch.fx.Node]()
-    for node in gm.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph = Graph()
+    copy_nodes(gm.graph.nodes, graph)
     graph.set_codegen(gm.graph._codegen)
     copied = GraphModule(gm, graph)
     copied.meta.update(gm.meta)

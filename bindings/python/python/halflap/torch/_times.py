@@ -42,7 +42,7 @@ class Times:
         self.profile = profile
         self.estimate = estimate
         #: Elsewhere Inductor has no estimates.
-        self.on_gpu = torch.cuda.is_available() or torch.xpu.is_available()
+        self.on_gpu = may_be_on_gpu()
 
     def fill(self, program: Program, modelled: Modelled) -> None:
         """Gives every node of a program its run time."""
@@ -92,6 +92,11 @@ class Times:
         pattern = re.compile(re.escape(kernel).replace(re.escape(ANY), r"\d+"))
         measured = sorted(time for name, time in self.profile.items() if pattern.fullmatch(name))
         return float(measured[(len(measured) - 1) // 2]) if measured else None
+
+
+def may_be_on_gpu() -> bool:
+    """Whether steps of this process may run on a GPU."""
+    return torch.cuda.is_available() or torch.xpu.is_available()
 
 
 def model(program: Nodes, modelled: Modelled) -> None:
@@ -170,6 +175,10 @@ def name_kernels(program: Program) -> None:
 
 def _shape(value: Any, hints: Hints) -> list[int | str]:
     return [ANY if hints.is_assumed(size) else hints.product([size]) for size in value.get_size()]
+
+
+#: What `collective_signature` gives: kind, ranks and bytes.
+COLLECTIVE = re.compile(r"(\w+) of (\d+), (\d+) bytes")
 
 
 def collective_signature(operation: str, group_size: int, size: int | str) -> str:

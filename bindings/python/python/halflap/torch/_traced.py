@@ -7,7 +7,6 @@ waits for nobody.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,14 +15,7 @@ from typing import Any
 import torch
 
 from ._profile import median, profile_from_trace
-
-#: What profiles call a collective.
-COLLECTIVE = re.compile(r"\w+ of \d+, \d+ bytes")
-
-
-def may_be_on_gpu() -> bool:
-    """Whether steps of this process may run on a GPU."""
-    return torch.cuda.is_available() or torch.xpu.is_available()
+from ._times import COLLECTIVE
 
 
 def traced(run: Callable[[], Any]) -> dict[str, float]:

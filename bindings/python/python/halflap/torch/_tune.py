@@ -1,9 +1,9 @@
 """Tries orders of a step on the machine that it runs on, and keeps the fastest.
 
 All orders are in one compiled program (`_variants`), rewritten graphs beside it (`_rewritten`), and
-run in turns, round by round, so that what else happens on the machine happens to all of them. Those that cannot be the fastest any more leave
-the race (`_race`), so that most of the time goes to those between which it is close. Every rank sees
-the durations of all ranks, and comes to the same choice.
+run in turns, round by round, so that what else happens on the machine happens to all of them. Those
+that cannot be the fastest any more leave the race (`_race`), so that most of the time goes to those
+between which it is close. Every rank sees the durations of all ranks, and comes to the same choice.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Tuned:
         write_profile(self.to_dict(), path)
 
     def __str__(self) -> str:
-        width = max(12, *(len(row.candidate.name) for row in self.rows))
+        width = max([12, *(len(row.candidate.name) for row in self.rows)])
         lines = [f"{'':{width}} {'step':>10} {'of default':>11}  {'95% interval':15} rounds"]
         for row in sorted(self.rows, key=lambda row: row.ratio):
             chosen = "  chosen" if row.candidate == self.chosen else ""

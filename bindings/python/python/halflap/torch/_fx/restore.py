@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch.fx import Graph, Node
+
+
+def copy_nodes(nodes: Iterable[Node], graph: Graph) -> None:
+    """Adds copies of all nodes of a graph to another."""
+    copies: dict[Node, Node] = {}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
 
 
 class Backup:
@@ -11,9 +20,7 @@ class Backup:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._copy = Graph()
-        self._copies: dict[Node, Node] = {}
-        for node in graph.nodes:
-            self._copies[node] = self._copy.node_copy(node, lambda one: self._copies[one])
+        copy_nodes(graph.nodes, self._copy)
         self._changed = [*graph.nodes]
 
     def restore(self) -> None:
@@ -24,6 +31,4 @@ class Backup:
         for node in reversed([*graph.nodes]):
             graph.erase_node(node)
         graph._graph_namespace = type(graph._graph_namespace)()
-        made: dict[Node, Node] = {}
-        for node in self._copy.nodes:
-            made[node] = graph.node_copy(node, lambda one: made[one])
+        copy_nodes(self._copy.nodes, graph)

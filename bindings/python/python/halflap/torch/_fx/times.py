@@ -16,14 +16,20 @@ import torch
 from torch._ops import OpOverload
 
 from .._devices import Modelled
-from .._times import Times, collective_signature, model, nanoseconds, operator_signature
+from .._times import (
+    COLLECTIVE,
+    Times,
+    collective_signature,
+    model,
+    nanoseconds,
+    operator_signature,
+)
 from .program import Program
 from .units import Unit, value_of
 
-#: How a profile names generated kernels, products and collectives.
+#: How a profile names generated kernels and products.
 GENERATED = re.compile(r"fused_.*, (\d+) bytes")
 PRODUCT = re.compile(r"(mm|bmm|addmm|baddbmm)((?: \[[\d, ]*\])+)")
-COLLECTIVE = re.compile(r"(\w+) of (\d+), (\d+) bytes")
 SHAPE = re.compile(r"\[([\d, ]*)\]")
 
 
