@@ -5,8 +5,8 @@ use halflap::graph::{Edges, Graph};
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
 use halflap::nearest;
-use halflap::simulate::lower_bound;
-use halflap::workload::{Decided, Search};
+use halflap::simulate::{Bounded, lower_bound};
+use halflap::workload::{Decided, Priced, Search};
 use halflap_report::{
     Advised, Explained, Style, advice_json, against_bound, collective_order, describe_bound,
     labelled, printable, render_advice, render_explanation, render_kernels, simulation_json,
@@ -83,7 +83,7 @@ impl Look {
         let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
         let subject = Subject::read(&args.graph, &args.machine, chain)?;
         let orders = args.order.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
-        let all = subject.source.walk(|priced| {
+        let mut all = subject.source.walk(|priced| {
             let order = match &orders {
                 Some(orders) => orders.order(&subject.source, priced, edges)?,
                 None => priced.input.order.clone(),
@@ -97,6 +97,11 @@ impl Look {
                 Measure::new(limit, lower_bound(&priced.graph, &priced.machine, edges, needed)),
             ))
         })?;
+        for Decided { priced: Priced { graph, machine, .. }, result, found, .. } in &mut all {
+            let memory_limit = found.limit.max(result.peak());
+            let bounded = Bounded { graph, machine, edges, memory_limit };
+            found.bound = bounded.sharpened(found.bound, result.step_time());
+        }
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
         let mut looked = Looked { look: self, subject, all, only, advice: None };
         if looked.look.is_advised {

@@ -9,8 +9,8 @@ use halflap::optimize::{OptimizeError, Optimized, SoFar, Task, optimize_so_far};
 use halflap::order::Order;
 use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
-use halflap::simulate::{Bound, lower_bound};
-use halflap::units::Bytes;
+use halflap::simulate::{Bound, Bounded};
+use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
 use halflap_report::OptimizerRun;
 
@@ -135,14 +135,21 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), 
         return Err(Failed::Stopped);
     }
     let Limits { asked, used } = Limits::of(wanted, priced);
-    let Optimized { order, bound, robustness, input_kept, .. } = best;
+    let Optimized { order, bound, step_time, robustness, input_kept, .. } = best;
     // What is shown is measured by what was asked for.
     let bound = match asked == used {
         true => bound,
-        false => lower_bound(&priced.graph, &priced.machine, wanted.edges(), asked),
+        false => bound_beside(priced, bound.edges, asked, step_time),
     };
     let is_interrupted = is_stopped;
     Ok((order, Outcome { bound, robustness, input_kept, limit: asked, seconds, is_interrupted }))
+}
+
+/// The lower bound of all orders within a limit, sharpened by the step of one that is known.
+pub fn bound_beside(priced: &Priced, edges: Edges, memory_limit: Bytes, step: Nanos) -> Bound {
+    let Priced { graph, machine, .. } = priced;
+    let bounded = Bounded { graph, machine, edges, memory_limit };
+    bounded.sharpened(bounded.lower_bound(), step)
 }
 
 /// How a program may be changed.

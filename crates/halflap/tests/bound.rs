@@ -15,7 +15,7 @@ use halflap::graph::{
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::memory::Timeline;
 use halflap::order::Order;
-use halflap::simulate::{Basis, Bound, Machine, lower_bound, simulate};
+use halflap::simulate::{Basis, Bound, Bounded, Machine, lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use random::Random;
 
@@ -285,4 +285,41 @@ fn memory_is_named_where_it_makes_the_bound_larger() {
     assert!(tight.time > free.time, "{tight:?}, {free:?}");
     assert_eq!((tight.basis, tight.memory), (Basis::Compute, true));
     assert!(!free.memory, "{free:?}");
+}
+
+/// Knowing an order proves no more than the best one takes, whether the known one is the best or not;
+/// sometimes it proves more than the bound by itself.
+#[test]
+fn a_known_step_never_rules_out_the_best_order() {
+    let (mut sharper, mut optimal) = (0, 0);
+    for (graph, machine, edges) in (0..2500).filter_map(|seed| case(seed + 300_000)) {
+        for (memory_limit, best) in best_orders(&graph, &machine, edges) {
+            let bounded = Bounded { graph: &graph, machine: &machine, edges, memory_limit };
+            let bound = bounded.lower_bound();
+            for known in [best, Nanos(best.0 * 1.02)] {
+                let sharpened = bounded.sharpened(bound, known);
+                assert!(sharpened.time.0 <= best.0 + 1e-6, "{sharpened:?}, but {best}");
+                assert!(sharpened.time >= bound.time, "{sharpened:?}, but {bound:?}");
+                sharper += usize::from(sharpened.time.0 > bound.time.0 + 1e-6);
+            }
+            let is_reached = |bound: Bound| bound.is_reached_by(best);
+            let is_new = !is_reached(bound) && is_reached(bounded.sharpened(bound, best));
+            optimal += usize::from(is_new);
+        }
+    }
+    assert!(sharper > 10 && optimal > 5, "{sharper} sharper, {optimal} newly optimal");
+}
+
+/// A gradient's all-reduce that must end before the next all-to-all's wait delays that one, because
+/// both share a stream. Only orders that are faster than a known one must have it so.
+#[test]
+fn a_mixture_of_experts_is_proved_optimal() {
+    let graph = program("moe_ep_6");
+    let machine = machine(&graph);
+    let memory_limit = input_peak(&graph);
+    let bounded = Bounded { graph: &graph, machine: &machine, edges: Edges::Real, memory_limit };
+    let (bound, step) = (bounded.lower_bound(), Nanos(39_873_741.0));
+    assert!(!bound.is_reached_by(step), "{bound:?}");
+    let sharpened = bounded.sharpened(bound, step);
+    assert!(sharpened.is_reached_by(step), "{sharpened:?}");
 }

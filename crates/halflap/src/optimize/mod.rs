@@ -29,7 +29,7 @@ use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
 use crate::robustness::Robustness;
-use crate::simulate::{Bound, Machine, lower_bound, simulate};
+use crate::simulate::{Bound, Bounded, Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal};
@@ -378,6 +378,12 @@ impl<'a> Candidates<'a> {
         let (peak, order) = prove(self.task, ranked.ops.clone())?;
         let step_time = simulate(graph, order.as_slice(), machine).step_time;
         let robustness = if input_kept { of_best } else { robustness };
+        let bounded = Bounded { graph, machine, edges: bound.edges, memory_limit };
+        // Who is in a hurry does not ask whether a step is the very shortest.
+        let bound = match self.task.effort {
+            Effort::Quick => bound,
+            _ => bounded.sharpened(bound, best.step_time),
+        };
         Ok(Optimized { order, step_time, bound, peak, robustness, input_kept })
     }
 }

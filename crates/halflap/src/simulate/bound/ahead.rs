@@ -11,12 +11,13 @@ pub(super) struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    pub(super) fn new(streams: &Streams) -> Ahead<'_> {
-        Ahead { streams, last: Vec::new().into() }
+    /// For so many operations.
+    pub(super) fn new(streams: &Streams, len: usize) -> Ahead<'_> {
+        Ahead { streams, last: IdVec::filled(Vec::new(), len) }
     }
 
-    /// The collectives that must have ended when the next operation starts, because they were issued before
-    /// it on its stream; `in_front` is what comes before it.
+    /// The collectives that must have ended when an operation starts, because they were issued before
+    /// it on its stream; `in_front` is what comes before it, and was asked for first.
     pub(super) fn of(&mut self, op: OpId, in_front: &[OpId]) -> Vec<OpId> {
         let mut last = vec![None; self.streams.len()];
         for &pred in in_front {
@@ -29,7 +30,7 @@ impl Ahead<'_> {
             ahead.extend(in_front.iter().filter_map(|&pred| self.last[pred][stream.index()]));
             last[stream.index()] = Some(op);
         }
-        self.last.push(last);
+        self.last[op] = last;
         ahead
     }
 }

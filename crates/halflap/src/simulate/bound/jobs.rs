@@ -10,6 +10,8 @@ use crate::simulate::Machine;
 /// Up to so many jobs, all that each waits for is looked at, at a bit a pair; in longer programs only
 /// the longest path to it.
 const CLOSURES: usize = 30_000;
+/// Up to so many, it is also looked at when each of those can begin.
+const RELEASED: usize = 2_000;
 
 /// What must have ended before what starts.
 ///
@@ -37,9 +39,10 @@ impl Jobs {
         };
         let is_split = split(graph, kept);
         // Where no job is split, what comes first has ended anyway.
-        let mut ahead = is_split.as_slice().contains(&true).then(|| Ahead::new(&machine.streams));
+        let mut ahead =
+            is_split.as_slice().contains(&true).then(|| Ahead::new(&machine.streams, graph.len()));
         let mut issue: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
-        for op in graph.ops() {
+        for &op in &kept.sequence {
             let launch = |&pred: &OpId| issue[pred].unwrap_or(pred.index());
             let in_front = &kept.preds(graph, op);
             let mut before: Vec<usize> = in_front.iter().map(launch).collect();
@@ -84,11 +87,13 @@ impl Jobs {
         let mut heads = vec![0.0; len];
         let mut row = vec![0u64; words];
         let mut load = vec![0.0; self.machines];
-        let by_head =
+        let mut by_head: Vec<usize> = Vec::new();
+        let later =
             |heads: &[f64], a: &usize, b: &usize| heads[*a].total_cmp(&heads[*b]).then(a.cmp(b));
         for &job in sequence {
             // Most of what a job waits for, the last of those that it waits for has waited for, too.
-            let Some(&last) = near[job].iter().max_by(|a, b| by_head(&heads, a, b)) else {
+            let Some(&last) = near[job].iter().max_by(|a, b| later(&heads, a, b)) else {
+                by_head.insert(0, job);
                 continue;
             };
             row.copy_from_slice(&before[last * words..(last + 1) * words]);
@@ -105,11 +110,32 @@ impl Jobs {
                     self.load_job(&mut load, &mut row, other);
                 }
             }
+            // What a job waits for alone has waited for all the rest.
+            if len <= RELEASED && near[job].len() > 1 {
+                let waited = by_head.iter().filter(|&&job| row[job / 64] & (1 << (job % 64)) != 0);
+                head = head.max(self.released(waited, &heads));
+            }
             heads[job] = load.iter().copied().fold(head, f64::max);
+            if len <= RELEASED {
+                let place = by_head.partition_point(|&other| heads[other] <= heads[job]);
+                by_head.insert(place, job);
+            }
             before[job * words..(job + 1) * words].copy_from_slice(&row);
             loads[job * self.machines..(job + 1) * self.machines].copy_from_slice(&load);
         }
         heads
+    }
+
+    /// When the last machine has run some jobs, which begin as soon as they can: no sequence of them
+    /// is faster than that of their heads, in which they are given.
+    fn released<'a>(&self, jobs: impl Iterator<Item = &'a usize>, heads: &[f64]) -> f64 {
+        let mut until = vec![0.0f64; self.machines];
+        for &job in jobs {
+            for &machine in &self.on[job] {
+                until[machine] = until[machine].max(heads[job]) + self.time[job];
+            }
+        }
+        until.into_iter().fold(0.0, f64::max)
     }
 
     /// Adds the jobs of a set that are not yet in another to that one, and what they take of machines.
@@ -157,7 +183,7 @@ fn machines_of(graph: &Graph, machine: &Machine, op: OpId) -> Vec<usize> {
 /// one comes after, or another one's issue.
 fn split(graph: &Graph, kept: &Kept) -> IdVec<OpId, bool> {
     let mut split = IdVec::filled(false, graph.len());
-    for op in graph.ops().rev() {
+    for &op in kept.sequence.iter().rev() {
         let awaited_by = graph.succs(op, Edges::Awaited);
         let launches = |succ: &OpId| split[*succ] || awaited_by.binary_search(succ).is_err();
         let goes_on = matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);

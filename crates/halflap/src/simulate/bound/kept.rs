@@ -1,26 +1,54 @@
-//! What every order keeps that the bound is for: edges of the graph, and what memory puts in order.
+//! What every order keeps that the bound is for: edges of the graph, and pairs of which one comes first.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use super::implied::Precedence;
 use crate::graph::{Edges, Graph};
-use crate::ids::{Csr, OpId};
+use crate::ids::{Csr, IdVec, OpId};
 
 /// See the head of this file.
 pub(super) struct Kept {
     pub(super) edges: Edges,
     preds: Csr<OpId, OpId>,
     succs: Csr<OpId, OpId>,
+    /// All operations, each behind what comes before it; otherwise as in the input order.
+    pub(super) sequence: Vec<OpId>,
 }
 
 impl Kept {
-    /// The graph's own edges, and pairs of which one comes first.
-    pub(super) fn new(graph: &Graph, edges: Edges, implied: &[Precedence]) -> Kept {
-        let preds = implied.iter().map(|pair| (pair.then, pair.first));
-        let succs = implied.iter().map(|pair| (pair.first, pair.then));
-        Kept {
+    /// The graph's own edges, and pairs of which one comes first; `None` if no order keeps them all.
+    pub(super) fn new(graph: &Graph, edges: Edges, pairs: &[Precedence]) -> Option<Kept> {
+        let preds = pairs.iter().map(|pair| (pair.then, pair.first));
+        let succs = pairs.iter().map(|pair| (pair.first, pair.then));
+        let mut kept = Kept {
             edges,
             preds: Csr::from_pairs(graph.len(), preds),
             succs: Csr::from_pairs(graph.len(), succs),
+            sequence: Vec::new(),
+        };
+        kept.sequence = match pairs.iter().all(|pair| pair.first < pair.then) {
+            true => graph.ops().collect(),
+            false => kept.sorted(graph)?,
+        };
+        Some(kept)
+    }
+
+    /// Always the first operation of the input order that nothing is left in front of.
+    fn sorted(&self, graph: &Graph) -> Option<Vec<OpId>> {
+        let mut missing: IdVec<OpId, usize> =
+            graph.ops().map(|op| self.preds(graph, op).len()).collect();
+        let mut ready: BinaryHeap<Reverse<OpId>> =
+            graph.ops().filter(|&op| missing[op] == 0).map(Reverse).collect();
+        let mut sequence = Vec::with_capacity(graph.len());
+        while let Some(Reverse(op)) = ready.pop() {
+            sequence.push(op);
+            for succ in self.succs(graph, op) {
+                missing[succ] -= 1;
+                ready.extend((missing[succ] == 0).then_some(Reverse(succ)));
+            }
         }
+        (sequence.len() == graph.len()).then_some(sequence)
     }
 
     /// What comes before an operation, ascending.

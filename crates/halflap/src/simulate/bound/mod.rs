@@ -25,6 +25,7 @@ mod jobs;
 mod kept;
 mod moments;
 mod network;
+mod shave;
 mod simplex;
 
 use super::Machine;
@@ -84,23 +85,20 @@ impl Bound {
 /// No order of the program that keeps `edges` and has at most so much alive has a shorter step on that
 /// machine, with a host that takes no time: that only adds to it.
 pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges, memory_limit: Bytes) -> Bound {
-    let case = Case { graph, machine, edges, memory_limit };
-    let ready = case.ready(&[]);
-    let plain = case.proved(&ready);
-    // What is in order because of memory is in the input order, too, if that is within the limit. In
-    // long programs it would take longer to find than it is worth.
-    if graph.len() > LONG || Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit {
-        return plain.bound;
-    }
-    let implied = implied::find(graph, &ready.network, &ready.path, memory_limit.0 as f64);
-    if !implied.is_empty() {
-        let ordered = case.ready(&implied);
-        let forced = case.proved(&ordered);
-        if forced.bound.time > plain.bound.time {
-            return Bound { memory: true, ..case.in_cases(&ordered, forced) };
-        }
-    }
-    case.in_cases(&ready, plain)
+    Bounded { graph, machine, edges, memory_limit }.lower_bound()
+}
+
+/// The orders of a program that a bound is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounded<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// What it runs on.
+    pub machine: &'a Machine,
+    /// What orders keep.
+    pub edges: Edges,
+    /// The most that they may have alive.
+    pub memory_limit: Bytes,
 }
 
 /// The longest programs that are asked what memory puts in order.
@@ -110,13 +108,9 @@ const LONG: usize = 1_500;
 const CASES: usize = 16_000;
 const MOST_CASES: usize = 60;
 
-/// What is to be bounded.
-struct Case<'a> {
-    graph: &'a Graph,
-    machine: &'a Machine,
-    edges: Edges,
-    memory_limit: Bytes,
-}
+/// How close to its bound a step must be so that more is tried to prove that it is the shortest, as a
+/// part of it.
+const CLOSE: f64 = 0.05;
 
 /// A program as the bound looks at it.
 struct Ready {
@@ -132,14 +126,74 @@ struct Proved {
     cut: Option<Proof>,
 }
 
-impl Case<'_> {
-    /// The program where some operations come before others.
-    fn ready(&self, implied: &[Precedence]) -> Ready {
-        let kept = Kept::new(self.graph, self.edges, implied);
+impl Bounded<'_> {
+    /// See [`lower_bound`].
+    pub fn lower_bound(&self) -> Bound {
+        let ready = self.plain();
+        let plain = self.proved(&ready);
+        let implied = self.implied(&ready);
+        if !implied.is_empty()
+            && let Some(ordered) = self.ready(&implied)
+        {
+            let forced = self.proved(&ordered);
+            if forced.bound.time > plain.bound.time {
+                return Bound { memory: true, ..self.in_cases(&ordered, forced) };
+            }
+        }
+        self.in_cases(&ready, plain)
+    }
+
+    /// A bound, or what more can be proved where an order is known whose step is close to it: a faster
+    /// order would have to keep more than others do. No order is faster than the lesser of what is
+    /// proved of those and the known step.
+    pub fn sharpened(&self, bound: Bound, step_time: Nanos) -> Bound {
+        let is_close = step_time.0 <= bound.time.0 * (1.0 + CLOSE);
+        if bound.is_reached_by(step_time) || !is_close || self.graph.len() > LONG {
+            return bound;
+        }
+        let implied = self.implied(&self.plain());
+        let pairs = shave::shave(self, &implied, step_time);
+        let left = self.ready(&pairs).map(|ready| self.proved(&ready).bound);
+        let basis = left.map_or(bound.basis, |left| left.basis);
+        let time = left.map_or(step_time, |left| left.time.min(step_time));
+        if time <= bound.time {
+            return bound;
+        }
+        let memory = bound.memory || !implied.is_empty() || left.is_some_and(|left| left.memory);
+        Bound { time, basis, memory, ..bound }
+    }
+
+    /// What memory alone puts in order. That is in the input order, too, if that is within the limit.
+    /// In long programs it would take longer to find than it is worth.
+    fn implied(&self, ready: &Ready) -> Vec<Precedence> {
+        let Bounded { graph, memory_limit, .. } = *self;
+        match graph.len() > LONG || Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit
+        {
+            true => Vec::new(),
+            false => implied::find(graph, &ready.network, &ready.path, memory_limit.0 as f64),
+        }
+    }
+
+    /// The program as it is.
+    fn plain(&self) -> Ready {
+        self.ready(&[]).expect("the input order keeps the program's own edges")
+    }
+
+    /// The program where some operations come before others, if there is such an order.
+    fn ready(&self, pairs: &[Precedence]) -> Option<Ready> {
+        let kept = Kept::new(self.graph, self.edges, pairs)?;
         let jobs = Jobs::new(self.graph, self.machine, &kept);
         let ends = jobs.ends();
         let network = Network::new(self.graph, self.machine, &kept, &ends);
-        Ready { path: path(&jobs, self.graph), jobs, ends, network }
+        Some(Ready { path: path(&jobs, self.graph), jobs, ends, network })
+    }
+
+    /// What every machine by itself proves of the orders that have some operations before others;
+    /// `None` if there are none.
+    fn one_machine(&self, pairs: &[Precedence]) -> Option<(f64, Basis)> {
+        let kept = Kept::new(self.graph, self.edges, pairs)?;
+        let jobs = Jobs::new(self.graph, self.machine, &kept);
+        Some(one_machine(self.graph, self.machine, &jobs, &jobs.ends()))
     }
 
     fn proved(&self, ready: &Ready) -> Proved {

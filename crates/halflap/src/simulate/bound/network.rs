@@ -58,7 +58,7 @@ impl Network {
         };
         let inputs = graph.buffers().filter(|&buffer| graph.maker(buffer).is_none());
         let mut builder = Builder::new(graph, machine, kept);
-        for op in graph.ops() {
+        for &op in &kept.sequence {
             builder.add_op(op);
         }
         for buffer in graph.buffers().filter(|&buffer| !graph.is_output(buffer)) {
@@ -134,7 +134,7 @@ impl<'a> Builder<'a> {
             graph,
             machine,
             kept,
-            ahead: Ahead::new(&machine.streams),
+            ahead: Ahead::new(&machine.streams, graph.len()),
             needs: vec![Vec::new(); graph.len()],
             work: vec![Work::default(); graph.len()],
             memory: vec![0.0; graph.len()],
