@@ -246,8 +246,8 @@ impl<T> Maker<'_, T> {
         Ok(Chosen { recipes, changed, order_alone, alone: None, kept_because: "" })
     }
 
-    /// The best set of recipes, by a quick search: scatters and narrowings first, then merges on
-    /// top.
+    /// The best set of recipes, by a quick search: scatters and narrowings first, then pipelines and
+    /// merges on top.
     fn best(&self, allowed: &AllowedRecipes) -> Result<Option<Tried<T>>, Failed> {
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
@@ -269,11 +269,13 @@ impl<T> Maker<'_, T> {
         for set in sets.into_iter().filter(|set| !set.is_empty()) {
             best = self.shorter(best, self.tried(None, set)?);
         }
+        if allowed.kinds.contains(&RecipeKind::Pipeline) {
+            best = self.pipelined(best)?;
+        }
         if !allowed.kinds.contains(&RecipeKind::Merge) {
             return Ok(best);
         }
-        let module =
-            best.as_ref().map_or(&self.hlo.module, |best| module_of(&best.subject, self.hlo));
+        let module = self.module_after(best.as_ref());
         let mut classes = change::merge_classes(module);
         classes.retain(|class| class.is_exact || !allowed.exact_only);
         let mut sets: Vec<Vec<Recipe>> = Vec::new();
@@ -290,6 +292,25 @@ impl<T> Maker<'_, T> {
         Ok(best)
     }
 
+    fn module_after<'s>(&'s self, tried: Option<&'s Tried<T>>) -> &'s Module {
+        tried.map_or(&self.hlo.module, |tried| module_of(&tried.subject, self.hlo))
+    }
+
+    /// The same with gathers of loops an iteration ahead: of all loops, or of one where that is better
+    /// or all do not fit into memory.
+    fn pipelined(&self, best: Option<Tried<T>>) -> Result<Option<Tried<T>>, Failed> {
+        let all = change::find_pipelines(self.module_after(best.as_ref()));
+        let mut sets = vec![all.clone()];
+        if all.len() > 1 {
+            sets.extend(all.into_iter().map(|one| vec![one]));
+        }
+        let mut with: Option<Tried<T>> = None;
+        for set in sets.into_iter().filter(|set| !set.is_empty()) {
+            with = self.shorter(with, self.tried(best.as_ref(), set)?);
+        }
+        Ok(self.shorter(best, with))
+    }
+
     fn shorter(&self, best: Option<Tried<T>>, other: Option<Tried<T>>) -> Option<Tried<T>> {
         match (best, other) {
             (Some(best), Some(other)) if step(&other.all).0 < step(&best.all).0 => Some(other),
@@ -300,7 +321,7 @@ impl<T> Maker<'_, T> {
 
     /// Recipes on top of others, with a quick search for orders; nothing, if none fits into memory.
     fn tried(&self, on: Option<&Tried<T>>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
-        let module = on.map_or(&self.hlo.module, |on| module_of(&on.subject, self.hlo));
+        let module = self.module_after(on);
         let base: Vec<(Recipe, String)> = match on {
             // Merges of one size replace those of another.
             Some(on) if on.recipes.iter().any(|(recipe, _)| recipe.kind() == RecipeKind::Merge) => {
@@ -323,7 +344,8 @@ impl<T> Maker<'_, T> {
             .filter(|(recipe, _)| recipe.kind() != RecipeKind::Merge)
             .map(|(recipe, _)| recipe.clone())
             .collect();
-        let (recipes, module) = self.applied(&[kept, set])?;
+        let [first, pipelines, _] = stages(kept);
+        let (recipes, module) = self.applied(&[first, pipelines, set])?;
         self.ordered(recipes, module)
     }
 
@@ -376,12 +398,20 @@ impl<T> Maker<'_, T> {
             .filter(|(_, name)| !self.args.without.contains(name))
             .map(|((recipe, _), _)| recipe.clone())
             .collect();
-        let (merges, first): (Vec<Recipe>, Vec<Recipe>) =
-            kept.into_iter().partition(|recipe| recipe.kind() == RecipeKind::Merge);
+        let [first, mut pipelines, merges] = stages(kept);
         let (_, module) = self.applied(std::slice::from_ref(&first))?;
+        let there = change::find_pipelines(&module);
+        let is_there = |recipe: &Recipe| {
+            let has_all = |other: &Recipe| {
+                recipe.members().iter().all(|member| other.members().contains(member))
+            };
+            there.iter().any(has_all)
+        };
+        pipelines.retain(is_there);
+        let (_, module) = self.applied(&[first.clone(), pipelines.clone()])?;
         let classes = change::merge_classes(&module);
         let merges = merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
-        let (recipes, module) = self.applied(&[first, merges])?;
+        let (recipes, module) = self.applied(&[first, pipelines, merges])?;
         let found = self.ordered(recipes, module)?;
         found.ok_or_else(|| {
             Failed::BadInput("--without: the rest does not fit into the memory limit".to_owned())
@@ -426,6 +456,21 @@ impl<T> Maker<'_, T> {
 
 fn module_of<'s>(subject: &'s Subject, old: &'s Hlo) -> &'s Module {
     subject.hlo.as_ref().map_or(&old.module, |hlo| &hlo.module)
+}
+
+/// Recipes in the sequence in which they are applied, those of a set to the same module: scatters and
+/// narrowings, pipelines, merges.
+fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 3] {
+    let mut stages = [const { Vec::new() }; 3];
+    for recipe in recipes {
+        let stage = match recipe.kind() {
+            RecipeKind::Scatter | RecipeKind::Narrow => 0,
+            RecipeKind::Pipeline => 1,
+            RecipeKind::Merge => 2,
+        };
+        stages[stage].push(recipe);
+    }
+    stages
 }
 
 /// A merge of those members that can still be merged; nothing, if there are no two.
@@ -522,12 +567,18 @@ fn named(
             name,
             place: first.cloned().unwrap_or_default(),
             before: total,
-            after: after.get(&into).copied(),
+            after: total_of(after, &into),
             recipe,
             into,
         }
     };
     recipes.into_iter().zip(names).map(one).collect()
+}
+
+/// What collectives take together, of those that are still there; their names are given as one.
+fn total_of(after: &BTreeMap<String, Spent>, names: &str) -> Option<Spent> {
+    let found = names.split(", ").filter_map(|name| after.get(name));
+    found.copied().reduce(|a, b| Spent { time: a.time + b.time, exposed: a.exposed + b.exposed })
 }
 
 impl Changed {

@@ -40,6 +40,8 @@ pub(crate) struct Draft<'m> {
     module: &'m Module,
     /// What stands in place of an instruction; nothing, where it is left out.
     replaced: BTreeMap<InstrId, Vec<DraftLine>>,
+    /// The heads of computations that take or give more.
+    heads: BTreeMap<ComputationId, String>,
     /// New names.
     taken: HashSet<String>,
     next_channel: u64,
@@ -60,6 +62,7 @@ impl<'m> Draft<'m> {
         Draft {
             module,
             replaced: BTreeMap::new(),
+            heads: BTreeMap::new(),
             taken: HashSet::new(),
             next_channel: last.map_or(1, |last| last.saturating_add(1)),
         }
@@ -96,6 +99,20 @@ impl<'m> Draft<'m> {
         self.next_channel - 1
     }
 
+    /// Writes that a computation's only parameter, a tuple, has more elements; and its result, if that
+    /// is such a tuple, too.
+    pub(crate) fn grow_head(&mut self, parameter: InstrId, shapes: &[String]) {
+        let id = self.module.computation_of(parameter);
+        let head = self.module.str(self.module.computations[id].head);
+        // A head need not say what a computation takes and gives.
+        let Some((before, taken)) = head.split_once(':') else { return };
+        let head = match taken.split_once("->") {
+            Some((taken, given)) => format!("{}->{}", grown(taken, shapes), grown(given, shapes)),
+            None => grown(taken, shapes),
+        };
+        self.heads.insert(id, format!("{before}:{head}"));
+    }
+
     /// `%` or nothing, as the module writes the name of an instruction.
     pub(crate) fn percent(&self, instr: InstrId) -> &'static str {
         percent(self.module, instr)
@@ -114,7 +131,7 @@ impl<'m> Draft<'m> {
         let mut text = self.module.str(self.module.preamble).to_owned();
         for id in self.module.computations() {
             let Computation { head, tail, .. } = &self.module.computations[id];
-            text.push_str(self.module.str(*head));
+            text.push_str(self.heads.get(&id).map_or(self.module.str(*head), String::as_str));
             self.write(id, &mut text)?;
             text.push_str(self.module.str(*tail));
         }
@@ -264,6 +281,34 @@ impl<'m> Draft<'m> {
 fn percent(module: &Module, instr: InstrId) -> &'static str {
     let start = module.instruction(instr).name.start as usize;
     if module.text[..start].ends_with('%') { "%" } else { "" }
+}
+
+/// An instruction's text behind its name and `=`.
+pub(crate) fn after_name(module: &Module, instr: InstrId) -> &str {
+    let instruction = module.instruction(instr);
+    let text = &module.text[instruction.name.end as usize..instruction.text.end as usize];
+    text.trim_start().trim_start_matches('=').trim_start()
+}
+
+/// A text that begins with the type of a tuple, which gets more elements; as it is, if it does not.
+pub(crate) fn grown(text: &str, shapes: &[String]) -> String {
+    let open = text.find(|character: char| !character.is_whitespace()).unwrap_or(0);
+    let mut depth = 0usize;
+    for (at, character) in text.char_indices().skip_while(|&(at, _)| at < open) {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            let more: String = shapes.iter().map(|shape| format!(", {shape}")).collect();
+            return match character {
+                ')' => format!("{}{more}{}", &text[..at], &text[at..]),
+                _ => text.to_owned(),
+            };
+        }
+    }
+    text.to_owned()
 }
 
 /// An instruction's text without the mark of a root.

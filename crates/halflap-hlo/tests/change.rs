@@ -281,6 +281,130 @@ fn the_proof_finds_what_differs() {
     wrong(&old, new.text(), "bf16", "f16");
 }
 
+/// Three layers whose weights are sharded: an iteration gathers its own ones.
+fn looped() -> String {
+    let state = "(s32[], f32[8,4]{1,0}, f32[3,2,4]{2,1,0})";
+    let head = "(s32[], f32[8,4], f32[3,2,4])";
+    format!(
+        "HloModule m, num_partitions=4
+
+%body (s: {head}) -> {head} {{
+  %s = {state} parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %h = f32[8,4]{{1,0}} get-tuple-element(%s), index=1
+  %w = f32[3,2,4]{{2,1,0}} get-tuple-element(%s), index=2
+  %one = s32[] constant(1)
+  %j = s32[] add(%i, %one)
+  %zero = s32[] constant(0)
+  %part = f32[1,2,4]{{2,1,0}} dynamic-slice(%w, %i, %zero, %zero), dynamic_slice_sizes={{1,2,4}}
+  %flat = f32[2,4]{{1,0}} reshape(%part)
+  %ag = f32[8,4]{{1,0}} all-gather(%flat), channel_id=1, {GROUPS}, dimensions={{0}}, metadata={{op_name=\"f/w\"}}
+  %next = f32[8,4]{{1,0}} add(%h, %ag)
+  ROOT %r = {state} tuple(%j, %next, %w)
+}}
+
+%condition (t: {head}) -> pred[] {{
+  %t = {state} parameter(0)
+  %k = s32[] get-tuple-element(%t), index=0
+  %n = s32[] constant(3)
+  ROOT %lt = pred[] compare(%k, %n), direction=LT
+}}
+
+ENTRY %main (x: f32[8,4], y: f32[3,2,4]) -> f32[8,4] {{
+  %x = f32[8,4]{{1,0}} parameter(0)
+  %y = f32[3,2,4]{{2,1,0}} parameter(1)
+  %from = s32[] constant(0)
+  %init = {state} tuple(%from, %x, %y)
+  %loop = {state} while(%init), condition=%condition, body=%body
+  ROOT %out = f32[8,4]{{1,0}} get-tuple-element(%loop), index=1
+}}
+"
+    )
+}
+
+fn pipeline(members: &[&str]) -> Recipe {
+    Recipe::Pipeline { members: members.iter().map(|&name| name.to_owned()).collect() }
+}
+
+#[test]
+fn a_loop_gathers_for_the_next_iteration() {
+    let old = Module::read(looped()).unwrap();
+    assert_eq!(change::find_pipelines(&old), [pipeline(&["ag"])]);
+    let (new, into) = change::apply(&old, &[pipeline(&["ag"])]).unwrap();
+    assert_eq!(into, ["ag.next"]);
+    assert_eq!(same(&old, &new), Ok(Sameness::Exact));
+    for line in [
+        "%body (s: (s32[], f32[8,4], f32[3,2,4], f32[8,4]{1,0})) -> (s32[], f32[8,4], f32[3,2,4], f32[8,4]{1,0}) {",
+        "%condition (t: (s32[], f32[8,4], f32[3,2,4], f32[8,4]{1,0})) -> pred[] {",
+        "%ag = f32[8,4]{1,0} get-tuple-element(%s), index=3, metadata={op_name=\"f/w\"}",
+        "%part.next = f32[1,2,4]{2,1,0} dynamic-slice(%w, %j, %zero.next, %zero.next)",
+        "%part.first = f32[1,2,4]{2,1,0} dynamic-slice(%y, %from, %zero.first, %zero.first)",
+        "tuple(%j, %next, %w, %ag.next)",
+        "tuple(%from, %x, %y, %ag.first)",
+        "while(%init.ahead), condition=%condition, body=%body",
+    ] {
+        assert!(new.text().contains(line), "{line}\n{}", new.text());
+    }
+    assert!(!new.text().contains("%part ="), "{}", new.text());
+    assert!(change::find_pipelines(&new).is_empty(), "it gathers ahead already");
+}
+
+#[test]
+fn loops_that_stay() {
+    for (from, to) in [
+        // What is gathered is computed in the iteration, or the weights are.
+        ("dynamic-slice(%w, %i", "dynamic-slice(%w, %wild"),
+        ("tuple(%j, %next, %w)", "tuple(%j, %next, %less)"),
+        // The loop's values go on as a whole.
+        (
+            "ROOT %out = f32[8,4]{1,0} get-tuple-element(%loop), index=1",
+            "%copy = (s32[], f32[8,4]{1,0}, f32[3,2,4]{2,1,0}) copy(%loop)
+  ROOT %out = f32[8,4]{1,0} get-tuple-element(%copy), index=1",
+        ),
+        // The counter jumps.
+        ("add(%i, %one)", "multiply(%i, %one)"),
+    ] {
+        let more = "  %part = f32[1,2,4]{2,1,0}";
+        let extra = "  %less = f32[3,2,4]{2,1,0} negate(%w)
+  %first = f32[1,1]{1,0} slice(%h), slice={[0:1], [0:1]}
+  %number = s32[1,1]{1,0} convert(%first)
+  %wild = s32[] reshape(%number)\n";
+        let text = looped().replacen(more, &format!("{extra}{more}"), 1);
+        assert!(text.contains(from), "{from}");
+        let module = Module::read(text.replace(from, to)).unwrap();
+        assert_eq!(change::find_pipelines(&module), [], "{to}");
+        assert!(change::apply(&module, &[pipeline(&["ag"])]).is_err(), "{to}");
+    }
+}
+
+/// Wrong changes of a loop, each a slip that a rewriter could make.
+#[test]
+fn the_proof_knows_what_a_loop_carries() {
+    let old = Module::read(looped()).unwrap();
+    let new = applied(&old, &[pipeline(&["ag"])]);
+    for (from, to) in [
+        // The next iteration's weights are this one's, or those of the second one come first.
+        ("dynamic-slice(%w, %j", "dynamic-slice(%w, %i"),
+        ("%from = s32[] constant(0)", "%from = s32[] constant(1)"),
+        ("tuple(%from, %x, %y, %ag.first)", "tuple(%from, %x, %y, %x)"),
+        ("tuple(%j, %next, %w, %ag.next)", "tuple(%j, %next, %w, %ag)"),
+        ("tuple(%j, %next, %w, %ag.next)", "tuple(%j, %next, %w, %next)"),
+        ("constant(3)", "constant(2)"),
+        ("add(%h, %ag)", "subtract(%h, %ag)"),
+    ] {
+        assert!(new.text().contains(from), "{from}");
+        let wrong = Module::read(new.text().replace(from, to)).unwrap();
+        assert!(same(&old, &wrong).is_err(), "{to}");
+    }
+    // What a loop carries twice, or counts twice, it need not carry.
+    let twice = looped().replace("(s32[], f32[8,4]", "(s32[], s32[], f32[8,4]");
+    let twice =
+        twice.replace("tuple(%j,", "tuple(%j, %j,").replace("tuple(%from,", "tuple(%from, %from,");
+    let twice = twice.replace("index=2", "index=3").replace("index=1", "index=2");
+    let twice = Module::read(twice).unwrap();
+    assert_eq!(same(&old, &twice), Ok(Sameness::Exact));
+}
+
 #[test]
 fn effects_and_controls_stay() {
     let lines = "  %n = f32[] constant(0)

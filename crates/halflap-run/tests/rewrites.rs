@@ -228,8 +228,12 @@ impl Writer {
         let value = self.value();
         if self.random.below(2) == 0 {
             let zero = self.line("constant", "s32[] constant(0)");
-            let state = self.line("tuple", &format!("(s32[], {WHOLE}) tuple({zero}, {value})"));
-            let done = format!("(s32[], {WHOLE}) while({state}), condition=%condition, body=%body");
+            let weights = self.value();
+            let parts = format!("({zero}, {value}, {weights})");
+            let state = self.line("tuple", &format!("(s32[], {WHOLE}, {WHOLE}) tuple{parts}"));
+            let done = format!(
+                "(s32[], {WHOLE}, {WHOLE}) while({state}), condition=%condition, body=%body"
+            );
             let done = self.line("while", &done);
             let done = self.line("gte", &format!("{WHOLE} get-tuple-element({done}), index=1"));
             self.keep(&done);
@@ -256,8 +260,34 @@ impl Writer {
         let _ = writeln!(self.text, "  ROOT %{name} = {WHOLE} tanh({root})\n}}\n");
     }
 
+    /// Gathers rows of what a loop keeps, counted forwards or backwards; not always by the counter
+    /// alone.
+    fn gather_of_iteration(&mut self) {
+        let (groups, members) = self.groups();
+        let rows = 8 / groups[0].len();
+        let zero = self.line("constant", "s32[] constant(0)");
+        let place = match self.random.below(2) {
+            0 => "%i".to_owned(),
+            _ => {
+                let last = self.line("constant", "s32[] constant(2)");
+                self.line("subtract", &format!("s32[] subtract({last}, %i)"))
+            }
+        };
+        let from = if self.random.below(4) == 0 { self.value() } else { "%w".to_owned() };
+        let slice = format!(
+            "f32[{rows},16]{{1,0}} dynamic-slice({from}, {place}, {zero}), dynamic_slice_sizes={{{rows},16}}"
+        );
+        let mut slice = self.line("dynamic-slice", &slice);
+        if self.random.below(2) == 0 {
+            slice = self.line("negate", &format!("f32[{rows},16]{{1,0}} negate({slice})"));
+        }
+        let whole = format!("{WHOLE} all-gather({slice}), {members}, dimensions={{0}}");
+        let whole = self.line("all-gather", &whole);
+        self.keep(&whole);
+    }
+
     fn body(&mut self) {
-        let state = format!("(s32[], {WHOLE})");
+        let state = format!("(s32[], {WHOLE}, {WHOLE})");
         let _ =
             writeln!(self.text, "%body (s: {state}) -> {state} {{\n  %s = {state} parameter(0)");
         let _ = writeln!(self.text, "  %i = s32[] get-tuple-element(%s), index=0");
@@ -265,10 +295,14 @@ impl Writer {
         let value = self.line("gte", &format!("{WHOLE} get-tuple-element(%s), index=1"));
         self.values.clear();
         self.keep(&value);
+        let _ = writeln!(self.text, "  %w = {WHOLE} get-tuple-element(%s), index=2");
+        for _ in 0..1 + self.random.below(2) {
+            self.gather_of_iteration();
+        }
         let count = 1 + self.random.below(4);
         self.steps(count);
         let root = self.value();
-        let _ = writeln!(self.text, "  ROOT %r = {state} tuple(%j, {root})\n}}\n");
+        let _ = writeln!(self.text, "  ROOT %r = {state} tuple(%j, {root}, %w)\n}}\n");
         let _ = writeln!(
             self.text,
             "%condition (t: {state}) -> pred[] {{\n  %t = {state} parameter(0)\n  %k = s32[] get-tuple-element(%t), index=0\n  %n = s32[] constant(3)\n  ROOT %lt = pred[] compare(%k, %n), direction=LT\n}}\n"
@@ -358,6 +392,8 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
         .map(|found| found.recipe)
         .collect();
     let (changed, _) = change::apply(module, &first).unwrap();
+    let pipelines = change::find_pipelines(&changed);
+    let (changed, _) = change::apply(&changed, &pipelines).unwrap();
     let classes = change::merge_classes(&changed);
     let merges: Vec<Recipe> = classes
         .iter()
@@ -367,14 +403,14 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let (changed, _) = change::apply(&changed, &merges).unwrap();
     let how = same(module, &changed)
         .unwrap_or_else(|different| panic!("{different}\n{}\n\n{}", module.text(), changed.text()));
-    (first.into_iter().chain(merges).collect(), changed, how)
+    (first.into_iter().chain(pipelines).chain(merges).collect(), changed, how)
 }
 
 #[test]
 fn random_modules_compute_the_same() {
     let count = std::env::var("HALFLAP_REWRITES").ok().and_then(|text| text.parse().ok());
     let count: u32 = count.unwrap_or(60);
-    let mut applied = [0; 3];
+    let mut applied = [0; 4];
     for seed in 0..count {
         let ranks = if seed % 4 == 3 { 8 } else { 4 };
         let module = random_module(seed, ranks);
@@ -393,7 +429,9 @@ fn random_modules_compute_the_same() {
     }
     let enough = applied.iter().all(|&number| number >= count as usize / 2);
     assert!(enough, "too few of a kind were applied: {applied:?}");
-    println!("{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow)");
+    println!(
+        "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline)"
+    );
 }
 
 /// The modules of tests/hlo that the evaluator runs quickly, at both stages.

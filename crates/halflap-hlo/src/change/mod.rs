@@ -8,6 +8,7 @@
 mod merge;
 mod narrow;
 mod offsets;
+mod pipeline;
 mod scatter;
 
 use std::collections::HashMap;
@@ -43,6 +44,11 @@ pub enum Recipe {
         /// The collective.
         collective: String,
     },
+    /// All-gathers of a loop are done in the iteration before, and for the first one before the loop.
+    Pipeline {
+        /// The all-gathers, of one loop.
+        members: Vec<String>,
+    },
 }
 
 /// The kinds of recipes.
@@ -54,11 +60,14 @@ pub enum RecipeKind {
     Merge,
     /// [`Recipe::Narrow`].
     Narrow,
+    /// [`Recipe::Pipeline`].
+    Pipeline,
 }
 
 impl RecipeKind {
     /// Every kind.
-    pub const ALL: [RecipeKind; 3] = [RecipeKind::Scatter, RecipeKind::Merge, RecipeKind::Narrow];
+    pub const ALL: [RecipeKind; 4] =
+        [RecipeKind::Scatter, RecipeKind::Merge, RecipeKind::Narrow, RecipeKind::Pipeline];
 
     /// As options and reports call it.
     pub fn name(self) -> &'static str {
@@ -66,6 +75,7 @@ impl RecipeKind {
             RecipeKind::Scatter => "reduce-scatter",
             RecipeKind::Merge => "merge",
             RecipeKind::Narrow => "narrow",
+            RecipeKind::Pipeline => "pipeline",
         }
     }
 
@@ -82,6 +92,7 @@ impl Recipe {
             Recipe::Scatter { .. } => RecipeKind::Scatter,
             Recipe::Merge { .. } => RecipeKind::Merge,
             Recipe::Narrow { .. } => RecipeKind::Narrow,
+            Recipe::Pipeline { .. } => RecipeKind::Pipeline,
         }
     }
 
@@ -91,7 +102,7 @@ impl Recipe {
             Recipe::Scatter { all_reduce: member } | Recipe::Narrow { collective: member } => {
                 std::slice::from_ref(member)
             }
-            Recipe::Merge { members } => members,
+            Recipe::Merge { members } | Recipe::Pipeline { members } => members,
         }
     }
 }
@@ -147,6 +158,10 @@ pub enum Refusal {
     Layout,
     #[error("sends no less the other way round")]
     NotNarrower,
+    #[error("is not made of what its loop keeps and counts alone")]
+    NotAhead,
+    #[error("is in no loop that can carry more values")]
+    Loop,
     #[error("was changed by another recipe already")]
     Changed,
 }
@@ -315,6 +330,19 @@ pub fn find(module: &Module) -> Vec<Found> {
     found
 }
 
+/// The gathers of each loop that can be done an iteration ahead.
+pub fn find_pipelines(module: &Module) -> Vec<Recipe> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    let looped = subject.places().into_iter().flat_map(|id| module.instructions(id));
+    let plans = looped.filter_map(|instr| pipeline::plan(&subject, instr).ok());
+    let members = plans.map(|plan| plan.members());
+    members
+        .filter(|members| members.iter().all(|name| named.contains_key(name.as_str())))
+        .map(|members| Recipe::Pipeline { members })
+        .collect()
+}
+
 /// The collectives of a module that can be merged, by what they have in common.
 pub fn merge_classes(module: &Module) -> Vec<MergeClass> {
     merge::classes(&RecipeSubject::new(module))
@@ -341,6 +369,9 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
             (Recipe::Narrow { .. }, &[member]) => narrow::plan(&subject, member)
+                .and_then(|plan| plan.write(&mut draft))
+                .map_err(refused)?,
+            (Recipe::Pipeline { .. }, members) => pipeline::plan_of(&subject, members)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
             (_, members) => merge::write(&subject, &mut draft, members)?,

@@ -4,6 +4,7 @@
 //! needs no names, no orders and no claim about what was changed, and it shares no code with what
 //! changes modules.
 
+mod loops;
 mod nodes;
 mod numbers;
 mod read;

@@ -6,7 +6,8 @@
 //! - a convert after data moved is the data moved after the convert,
 //! - a sum over slices, summed over the ranks that have them, is the sum of the whole (another
 //!   order),
-//! - of a collective with several operands, each result is that of a collective with one.
+//! - of a collective with several operands, each result is that of a collective with one,
+//! - what a loop carries although it follows from the rest that it carries is left out (`loops`).
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -177,6 +177,7 @@ impl NodeReader<'_, '_> {
                 self.nodes.plain(NodeOp::Literal(self.literal(instr)), form, inputs)
             }
             Opcode::Tuple => self.nodes.plain(NodeOp::Tuple, form, inputs),
+            Opcode::While => self.looped(instr, form, inputs),
             Opcode::GetTupleElement if inputs.len() == 1 => {
                 self.nodes.element(inputs[0], module.tuple_index(instr).unwrap_or(u32::MAX))
             }
@@ -332,6 +333,18 @@ impl NodeReader<'_, '_> {
             called,
         };
         self.nodes.op(what, form, inputs)
+    }
+
+    /// A loop that carries nothing that follows from the rest of what it carries.
+    fn looped(&mut self, instr: InstrId, form: Form, inputs: Vec<NodeId>) -> NodeId {
+        let module = self.module;
+        let function = |key| module.computation_in(instr, key).and_then(|id| self.functions[id]);
+        let (body, condition) = (function("body"), function("condition"));
+        let whole = self.op(instr, form, inputs);
+        match (body, condition) {
+            (Some(body), Some(condition)) => self.nodes.shortened(whole, body, condition),
+            _ => whole,
+        }
     }
 
     /// Whether a bitcast leaves both the extents and the layout as they are.

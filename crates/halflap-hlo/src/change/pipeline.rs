@@ -1,0 +1,394 @@
+//! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the one before it,
+//! and for the first one before the loop. The loop carries one more buffer for each.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{RecipeSubject, Refusal};
+use crate::draft::{Draft, DraftLine, after_name, grown};
+use crate::ids::{ComputationId, InstrId};
+use crate::split::shape_text;
+use crate::{Module, Opcode, Operand};
+
+/// What becomes of a loop.
+pub(super) struct PipelinePlan<'s, 'm> {
+    subject: &'s RecipeSubject<'m>,
+    carrier: Carrier,
+    gathers: Vec<Gathered>,
+}
+
+/// A loop, and the instructions that its carried values go through.
+struct Carrier {
+    looped: InstrId,
+    /// The tuple that it starts with.
+    init: InstrId,
+    /// The parameters of its body and of its condition.
+    parameters: [InstrId; 2],
+    /// The tuple that an iteration ends with.
+    root: InstrId,
+}
+
+/// A gather, and what it is computed from.
+struct Gathered {
+    collective: InstrId,
+    /// All that lies between the loop's parameter and the gather, in the text's sequence.
+    cone: Vec<InstrId>,
+}
+
+/// Says which gathers of a loop can be done an iteration ahead, or why none can.
+pub(super) fn plan<'s, 'm>(
+    subject: &'s RecipeSubject<'m>,
+    looped: InstrId,
+) -> Result<PipelinePlan<'s, 'm>, Refusal> {
+    let carrier = carrier(subject, looped).ok_or(Refusal::Loop)?;
+    let reader = BodyReader { subject, carrier: &carrier };
+    let body = subject.module.computation_of(carrier.root);
+    let gathers: Vec<Gathered> =
+        subject.module.instructions(body).filter_map(|instr| reader.gathered(instr)).collect();
+    match gathers.is_empty() {
+        true => Err(Refusal::NotAhead),
+        false => Ok(PipelinePlan { subject, carrier, gathers }),
+    }
+}
+
+/// The same for some gathers of one loop.
+pub(super) fn plan_of<'s, 'm>(
+    subject: &'s RecipeSubject<'m>,
+    members: &[InstrId],
+) -> Result<PipelinePlan<'s, 'm>, Refusal> {
+    let module = subject.module;
+    let body = members.first().map(|&member| module.computation_of(member));
+    let is_body = |instr: &InstrId| {
+        subject.opcode(*instr) == Opcode::While && module.computation_in(*instr, "body") == body
+    };
+    let mut all = module.computations().flat_map(|id| module.instructions(id));
+    let looped = all.find(is_body).ok_or(Refusal::Loop)?;
+    let mut plan = plan(subject, looped)?;
+    plan.gathers.retain(|gather| members.contains(&gather.collective));
+    match plan.gathers.len() == members.len() {
+        true => Ok(plan),
+        false => Err(Refusal::NotAhead),
+    }
+}
+
+/// A loop that can carry more: its values begin and end each iteration as elements of one tuple, and
+/// nothing else runs its computations.
+fn carrier(subject: &RecipeSubject<'_>, looped: InstrId) -> Option<Carrier> {
+    let module = subject.module;
+    if subject.opcode(looped) != Opcode::While || subject.changeable(looped).is_err() {
+        return None;
+    }
+    let [body, condition] = ["body", "condition"].map(|key| module.computation_in(looped, key));
+    let runs = [body?, condition?];
+    let is_shared = |id: ComputationId| {
+        let all = module.computations().flat_map(|id| module.instructions(id));
+        all.filter(|&instr| module.called(instr).contains(&id)).count() != 1
+    };
+    if runs.into_iter().any(is_shared) {
+        return None;
+    }
+    let [body, condition] = runs.map(|id| match module.parameters(id)[..] {
+        [only] => only,
+        _ => None,
+    });
+    let parameters = [body?, condition?];
+    let [init] = module.operands(looped) else { return None };
+    let (init, root) = (init.of, module.root(runs[0]));
+    let is_tuple = |instr: InstrId| subject.opcode(instr) == Opcode::Tuple;
+    let in_elements = |instr: InstrId| {
+        !subject.is_root(instr)
+            && subject.users[instr].iter().all(|&user| is_plain_element(module, user))
+    };
+    let is_carrier = is_tuple(init)
+        && is_tuple(root)
+        && module.operands(init).len() == module.operands(root).len()
+        && [looped, parameters[0], parameters[1]].into_iter().all(in_elements);
+    is_carrier.then_some(Carrier { looped, init, parameters, root })
+}
+
+/// An element of a tuple whose type is not written beside it: that would have to change, too.
+fn is_plain_element(module: &Module, instr: InstrId) -> bool {
+    module.instruction(instr).opcode == Opcode::GetTupleElement
+        && !module.payload(instr).contains('(')
+}
+
+/// What is known of a loop's body.
+struct BodyReader<'a, 'm> {
+    subject: &'a RecipeSubject<'m>,
+    carrier: &'a Carrier,
+}
+
+impl BodyReader<'_, '_> {
+    fn gathered(&self, collective: InstrId) -> Option<Gathered> {
+        let module = self.subject.module;
+        // What only the next iteration reads is gathered ahead already.
+        let is_read = self.subject.users[collective].iter().any(|&user| user != self.carrier.root);
+        let is_gather = self.subject.opcode(collective) == Opcode::AllGather
+            && is_read
+            && self.subject.changeable(collective).is_ok()
+            && module.instruction(collective).shape.array().is_some();
+        let [operand] = module.operands(collective) else { return None };
+        let cone = if is_gather { self.cone(operand.of) } else { None };
+        cone.map(|cone| Gathered { collective, cone })
+    }
+
+    /// All that a value is computed from, but for elements of the loop's parameter, whose next values
+    /// must be known before an iteration ends. `None` if that is not so, or if it takes more than
+    /// moving data.
+    fn cone(&self, of: InstrId) -> Option<Vec<InstrId>> {
+        let module = self.subject.module;
+        let (mut found, mut open) = (BTreeSet::new(), vec![of]);
+        while let Some(instr) = open.pop() {
+            match self.element(instr) {
+                Some(element) if self.is_known_early(element) => continue,
+                None if is_light(module, instr) && self.subject.changeable(instr).is_ok() => {}
+                _ => return None,
+            }
+            if found.insert(instr) {
+                open.extend(module.operands(instr).iter().map(|operand| operand.of));
+            }
+        }
+        Some(found.into_iter().collect())
+    }
+
+    /// Which element of the loop's parameter an instruction is.
+    fn element(&self, instr: InstrId) -> Option<usize> {
+        let module = self.subject.module;
+        let [operand] = module.operands(instr) else { return None };
+        let is_element = self.subject.opcode(instr) == Opcode::GetTupleElement
+            && operand.of == self.carrier.parameters[0]
+            && module.path(operand).is_empty();
+        is_element.then(|| module.tuple_index(instr)).flatten().map(|index| index as usize)
+    }
+
+    /// Whether an element is the same in all iterations, or counts them.
+    fn is_known_early(&self, element: usize) -> bool {
+        let module = self.subject.module;
+        let Some(next) = module.operands(self.carrier.root).get(element) else { return false };
+        let is_kept = self.element(next.of) == Some(element);
+        module.path(next).is_empty() && (is_kept || self.is_counter(next.of, element))
+    }
+
+    /// Whether an element grows by a constant in every iteration.
+    fn is_counter(&self, next: InstrId, element: usize) -> bool {
+        let is_itself = |operand: &Operand| self.element(operand.of) == Some(element);
+        let is_constant = |operand: &Operand| self.subject.opcode(operand.of) == Opcode::Constant;
+        let operands = self.subject.module.operands(next);
+        self.subject.opcode(next) == Opcode::Add
+            && operands.iter().any(is_itself)
+            && operands.iter().all(|operand| is_itself(operand) || is_constant(operand))
+    }
+}
+
+/// Whether an instruction only moves data, or computes element by element.
+fn is_light(module: &Module, instr: InstrId) -> bool {
+    match module.instruction(instr).opcode {
+        Opcode::Constant
+        | Opcode::Iota
+        | Opcode::Reshape
+        | Opcode::Bitcast
+        | Opcode::Transpose
+        | Opcode::Copy
+        | Opcode::Broadcast
+        | Opcode::Slice
+        | Opcode::DynamicSlice
+        | Opcode::Pad
+        | Opcode::Concatenate
+        | Opcode::PartitionId
+        | Opcode::ReplicaId => true,
+        Opcode::Fusion => module.called(instr).iter().all(|&fused| {
+            let is_parameter = |instr| module.instruction(instr).opcode == Opcode::Parameter;
+            module.instructions(fused).all(|instr| is_parameter(instr) || is_light(module, instr))
+        }),
+        Opcode::Map => false,
+        opcode => opcode.is_elementwise(),
+    }
+}
+
+impl PipelinePlan<'_, '_> {
+    /// The names of the gathers.
+    pub(super) fn members(&self) -> Vec<String> {
+        self.gathers.iter().map(|gather| self.name(gather.collective).to_owned()).collect()
+    }
+
+    /// Writes it; returns the names of the gathers that each iteration does for the next one.
+    pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
+        let Carrier { looped, init, parameters, root } = self.carrier;
+        let whole = [looped, init, parameters[0], parameters[1], root];
+        let members = self.gathers.iter().map(|gather| gather.collective);
+        let cones = self.gathers.iter().flat_map(|gather| gather.cone.iter().copied());
+        if !whole.into_iter().chain(members).chain(cones).all(|instr| draft.is_untouched(instr)) {
+            return Err(Refusal::Changed);
+        }
+        // Nothing is written unless all of it can be.
+        if !whole.into_iter().all(|instr| self.is_written_out(instr)) {
+            return Err(Refusal::Loop);
+        }
+        let shape = |gather: &Gathered| shape_text(self.module(), gather.collective);
+        let shapes: Vec<String> = self.gathers.iter().map(shape).collect();
+        self.write_before(draft, &shapes);
+        let names = self.write_body(draft, &shapes);
+        for parameter in parameters {
+            let text = grown(after_name(self.module(), parameter), &shapes);
+            let name = self.name(parameter).to_owned();
+            draft.replace(parameter, DraftLine { name, text, reads: Vec::new() });
+            draft.grow_head(parameter, &shapes);
+        }
+        self.remove_unread(draft);
+        Ok(names.join(", "))
+    }
+
+    fn module(&self) -> &Module {
+        self.subject.module
+    }
+
+    fn name(&self, instr: InstrId) -> &str {
+        self.module().instruction_name(instr)
+    }
+
+    /// Whether an instruction's type stands in the text, as that of a tuple.
+    fn is_written_out(&self, instr: InstrId) -> bool {
+        after_name(self.module(), instr).starts_with('(')
+    }
+
+    /// The gathers for the first iteration, and the loop that starts with them.
+    fn write_before(&self, draft: &mut Draft<'_>, shapes: &[String]) {
+        let Carrier { looped, init, .. } = self.carrier;
+        let mut copier = Copier { plan: self, from: init, at: looped, known: HashMap::new() };
+        let first: Vec<String> =
+            self.gathers.iter().map(|gather| copier.copy(draft, gather, "first")).collect();
+        let start = draft.fresh(&format!("{}.ahead", self.name(init)));
+        let line = self.longer_tuple(draft, init, &Longer { name: &start, shapes, more: &first });
+        draft.replace(looped, line);
+        let text = self.with_operands(looped, &format!("{}{start}", draft.percent(looped)));
+        let name = self.name(looped).to_owned();
+        let text = grown(&text, shapes);
+        draft.replace(looped, DraftLine { name, text, reads: vec![start] });
+        if self.subject.users[init] == [looped] {
+            draft.remove(init);
+        }
+    }
+
+    /// The gathers for the next iteration, in place of those for this one; returns their names.
+    fn write_body(&self, draft: &mut Draft<'_>, shapes: &[String]) -> Vec<String> {
+        let Carrier { parameters: [parameter, _], root, .. } = self.carrier;
+        let mut copier = Copier { plan: self, from: root, at: root, known: HashMap::new() };
+        let next: Vec<String> =
+            self.gathers.iter().map(|gather| copier.copy(draft, gather, "next")).collect();
+        let name = self.name(root).to_owned();
+        let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &next });
+        draft.replace(root, line);
+        let percent = draft.percent(parameter);
+        let carried = self.module().operands(root).len();
+        for (number, (gather, shape)) in self.gathers.iter().zip(shapes).enumerate() {
+            let (read, index) = (self.name(parameter).to_owned(), carried + number);
+            let mut text = format!("{shape} get-tuple-element({percent}{read}), index={index}");
+            if let Some(metadata) = self.module().attribute(gather.collective, "metadata") {
+                text.push_str(&format!(", metadata={metadata}"));
+            }
+            let name = self.name(gather.collective).to_owned();
+            draft.replace(gather.collective, DraftLine { name, text, reads: vec![read] });
+        }
+        next
+    }
+
+    /// Leaves out what only the gathers read.
+    fn remove_unread(&self, draft: &mut Draft<'_>) {
+        let mut gone: BTreeSet<InstrId> =
+            self.gathers.iter().map(|gather| gather.collective).collect();
+        let cones: BTreeSet<InstrId> =
+            self.gathers.iter().flat_map(|gather| gather.cone.iter().copied()).collect();
+        for instr in cones.into_iter().rev() {
+            if self.subject.users[instr].iter().all(|user| gone.contains(user)) {
+                draft.remove(instr);
+                gone.insert(instr);
+            }
+        }
+    }
+
+    /// An instruction with other operands, without its name.
+    fn with_operands(&self, instr: InstrId, operands: &str) -> String {
+        let module = self.module();
+        let (whole, payload) = (after_name(module, instr), module.instruction(instr).payload);
+        let end = module.instruction(instr).text.end;
+        let rest = &module.text[payload.end as usize..end as usize];
+        let start = whole.len() - (end - payload.start) as usize;
+        format!("{}{operands}{rest}", &whole[..start])
+    }
+
+    /// A tuple of more elements.
+    fn longer_tuple(&self, draft: &Draft<'_>, tuple: InstrId, longer: &Longer<'_>) -> DraftLine {
+        let &Longer { name, shapes, more } = longer;
+        let percent = draft.percent(tuple);
+        let own = self.module().operands(tuple);
+        let texts = own.iter().map(|operand| draft.operand(operand));
+        let texts = texts.chain(more.iter().map(|name| format!("{percent}{name}")));
+        let texts = texts.collect::<Vec<String>>().join(", ");
+        let reads = own.iter().map(|operand| self.name(operand.of).to_owned());
+        let reads = reads.chain(more.iter().cloned()).collect();
+        let text = grown(&self.with_operands(tuple, &texts), shapes);
+        DraftLine { name: name.to_owned(), text, reads }
+    }
+}
+
+/// What a tuple becomes.
+struct Longer<'a> {
+    name: &'a str,
+    shapes: &'a [String],
+    /// The names of its new elements.
+    more: &'a [String],
+}
+
+/// Copies of gathers with all that they are computed from, for an iteration that begins with the
+/// elements of a tuple.
+struct Copier<'a, 's, 'm> {
+    plan: &'a PipelinePlan<'s, 'm>,
+    from: InstrId,
+    /// In whose place they are written.
+    at: InstrId,
+    /// The names of copies. Looked up only.
+    known: HashMap<InstrId, String>,
+}
+
+impl Copier<'_, '_, '_> {
+    /// Returns the name of the copied gather.
+    fn copy(&mut self, draft: &mut Draft<'_>, gather: &Gathered, stem: &str) -> String {
+        for &instr in &gather.cone {
+            self.copy_one(draft, instr, stem);
+        }
+        self.copy_one(draft, gather.collective, stem)
+    }
+
+    fn copy_one(&mut self, draft: &mut Draft<'_>, instr: InstrId, stem: &str) -> String {
+        if let Some(name) = self.known.get(&instr) {
+            return name.clone();
+        }
+        let module = self.plan.module();
+        let operands = module.operands(instr);
+        let (texts, reads): (Vec<String>, Vec<String>) =
+            operands.iter().map(|operand| self.operand(draft, operand)).unzip();
+        let mut text = match operands.is_empty() {
+            true => after_name(module, instr).to_owned(),
+            false => self.plan.with_operands(instr, &texts.join(", ")),
+        };
+        if let Some(channel) = module.attribute(instr, "channel_id") {
+            let other = format!("channel_id={}", draft.fresh_channel());
+            text = text.replacen(&format!("channel_id={channel}"), &other, 1);
+        }
+        let name = draft.fresh(&format!("{}.{stem}", module.instruction_name(instr)));
+        draft.replace(self.at, DraftLine { name: name.clone(), text, reads });
+        self.known.insert(instr, name.clone());
+        name
+    }
+
+    /// An operand of a copy, as text, and the name that it reads.
+    fn operand(&self, draft: &Draft<'_>, operand: &Operand) -> (String, String) {
+        let (plan, module) = (self.plan, self.plan.module());
+        let reader = BodyReader { subject: plan.subject, carrier: &plan.carrier };
+        if let Some(element) = reader.element(operand.of) {
+            let value = &module.operands(self.from)[element];
+            return (draft.operand(value), module.instruction_name(value.of).to_owned());
+        }
+        let name = self.known.get(&operand.of).cloned().unwrap_or_default();
+        (format!("{}{name}", draft.percent(self.at)), name)
+    }
+}
