@@ -228,6 +228,25 @@ fn idle_time_has_reasons_that_add_up() {
     }
 }
 
+/// Of 1,000 us a copy has 300 to itself, and another one runs beside a kernel.
+#[test]
+fn copies_that_nothing_hides_are_named() {
+    let dir = folder("analyze_copies");
+    let gpu = |category: &str, ts: u64, dur: u64| {
+        json!({
+            "ph": "X", "cat": category, "name": category, "pid": 0, "tid": 7, "ts": ts, "dur": dur,
+            "args": { "device": 0, "stream": 7, "correlation": 1 },
+        })
+    };
+    let events =
+        json!([gpu("kernel", 0, 700), gpu("gpu_memcpy", 100, 200), gpu("gpu_memcpy", 700, 300),]);
+    let job = json!({ "rank": 0, "world_size": 1 });
+    write(&dir, "t.json", &json!({ "distributedInfo": job, "traceEvents": events }));
+    let (out, _) = ends(&halflap(&dir, &["analyze", "t.json"]), 0);
+    let first = "  1. Copies and fills run while nothing else does: 30.0% of the time (300 us).";
+    assert!(out.contains(first), "{out}");
+}
+
 #[test]
 fn many_ranks_fit_a_screen() {
     let dir = folder("analyze_many");

@@ -23,7 +23,7 @@ pub fn analysis_advice(analysis: &Analysis) -> Vec<AdviceLine> {
     };
     let mut lines: Vec<AdviceLine> = found.into_iter().take(MOST).map(line).collect();
     if lines.is_empty() {
-        let text = "Nothing takes 2% of the time or more besides compute and copies.".to_owned();
+        let text = "Nothing takes 2% of the time or more besides compute.".to_owned();
         lines.push(AdviceLine { text, action: String::new(), is_typed: false });
     }
     lines
@@ -55,6 +55,12 @@ fn lost(analysis: &Analysis) -> Vec<(Nanos, String, &'static str)> {
             sum(&|rank| rank.idle.waiting),
             "Kernels that were launched wait for copies or other streams".to_owned(),
             "copy ahead of use, from pinned memory with non_blocking=True",
+        ),
+        (
+            sum(&|rank| rank.times.memory_alone()),
+            "Copies and fills run while nothing else does".to_owned(),
+            "copy on a stream of its own, from pinned memory with non_blocking=True; keep on the GPU \
+             what is copied back and forth",
         ),
         (
             (exposed - waiting).max(Nanos::ZERO),

@@ -78,6 +78,13 @@ pub struct RankSpent {
     pub idle: Nanos,
 }
 
+impl RankSpent {
+    /// Something is copied or filled, and nothing else runs.
+    pub fn memory_alone(&self) -> Nanos {
+        self.span - self.compute - self.exposed - self.idle
+    }
+}
+
 /// All launches of one operation in one group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]

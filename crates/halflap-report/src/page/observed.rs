@@ -246,7 +246,7 @@ fn view(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -
 }
 
 fn budget(times: &RankSpent) -> PageBudget {
-    let copies = times.span - times.compute - times.exposed - times.idle;
+    let copies = times.memory_alone();
     PageBudget { compute: Time(times.compute), exposed: Time(times.exposed), copies: Time(copies) }
 }
 
