@@ -130,6 +130,10 @@ impl Advised<'_> {
                 let why = "at the end of the step, after all compute,";
                 (format!("{} {saves}", at_an_end(collectives, why)), String::new())
             }
+            Lever::ExchangeRows { rows, .. } => {
+                let what = format!("Exchanging the looked-up rows ({rows}) in place of gathering");
+                (format!("{what} the whole embedding {saves}"), String::new())
+            }
             Lever::HalfTheBytes => {
                 (format!("Half the bytes, or a link twice as fast, {saves}"), String::new())
             }
@@ -162,6 +166,9 @@ fn action(lever: &Lever) -> (String, bool) {
         Lever::EndOfStep { .. } => {
             change("send the last gradients in smaller pieces, so that less is left at the end")
         }
+        Lever::ExchangeRows { .. } => change(
+            "look rows up on the ranks that hold them: exchange indices and rows (all-to-all)",
+        ),
         Lever::HalfTheBytes => change(
             "send bfloat16 in place of float32, shard over fewer ranks, or use a faster link",
         ),
@@ -226,6 +233,7 @@ fn kind(lever: &Lever) -> &'static str {
         Lever::Asynchronous { .. } => "asynchronous",
         Lever::StartOfStep { .. } => "start_of_step",
         Lever::EndOfStep { .. } => "end_of_step",
+        Lever::ExchangeRows { .. } => "exchange_rows",
         Lever::HalfTheBytes => "half_the_bytes",
         Lever::Effort => "effort",
     }

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::cost::Costs;
+use crate::evaluate::Setup;
 use crate::graph::Edges;
 use crate::ids::{Id, OpId, UnitId};
-use crate::improve::{Allowed, Estimate, Request, estimate};
+use crate::improve::{Allowed, Estimate, Request, estimate, looked_up};
 use crate::memory::Budget;
 use crate::optimize::{Effort, Task, optimize};
 use crate::order::Order;
@@ -89,6 +90,13 @@ pub enum Lever {
         /// How many.
         collectives: usize,
     },
+    /// Ranks exchange the rows that are looked up in a weight, instead of gathering all of it.
+    ExchangeRows {
+        /// The all-gather, of the only unit.
+        gather: OpId,
+        /// What is looked up.
+        rows: Bytes,
+    },
     /// Collectives take half as long: half the bytes, or twice the bandwidth.
     HalfTheBytes,
     /// A longer search.
@@ -103,7 +111,7 @@ impl Lever {
             Lever::Asynchronous { .. } | Lever::StartOfStep { .. } | Lever::EndOfStep { .. } => {
                 false
             }
-            Lever::HalfTheBytes | Lever::Effort => false,
+            Lever::ExchangeRows { .. } | Lever::HalfTheBytes | Lever::Effort => false,
         }
     }
 }
@@ -239,6 +247,7 @@ impl<T> AdviceSearch<'_, T> {
         let stalled = stalled(self.case).into_iter();
         let mut lines: Vec<Advice> =
             stalled.map(|(lever, time)| self.at_most(lever, time)).collect();
+        lines.extend(self.rows());
         let half = AdviceTrial { communication: 0.5, ..self.plain() };
         if self.could_save(half)
             && let Some(tried) = self.try_out(half, 0.95)
@@ -252,6 +261,24 @@ impl<T> AdviceSearch<'_, T> {
             lines.push(self.at_most(Lever::Effort, gap));
         }
         lines
+    }
+
+    /// The gathered weight whose rows are worth most, of a program of one unit.
+    fn rows(&self) -> Option<Advice> {
+        let [only] = self.case.decided else { return None };
+        let priced = &only.priced;
+        let graph = priced.graph.as_ref().clone().with_given(|op| priced.machine.times.of(op));
+        let setup = Setup { graph: &graph, machine: &priced.machine };
+        let found = looked_up(setup, &only.result.simulation, &self.prices());
+        let most = found.into_iter().max_by(|a, b| a.saved.0.total_cmp(&b.saved.0))?;
+        let lever = Lever::ExchangeRows { gather: most.gather, rows: most.rows };
+        Some(self.at_most(lever, most.saved))
+    }
+
+    fn prices(&self) -> Prices<'_> {
+        let costs = &self.case.model.costs;
+        let copy = costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of);
+        Prices { copy, costs, tail: TAIL }
     }
 
     /// The smallest of the limits that saves most of what memory can save.
@@ -400,8 +427,6 @@ impl<T> AdviceSearch<'_, T> {
         let priced = &only.priced;
         let graph = priced.graph.as_ref().clone().with_given(|op| priced.machine.times.of(op));
         let model = Model { costs: Costs::default(), ..case.model.clone() };
-        let costs = &case.model.costs;
-        let copy = costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of);
         let task = Task {
             graph: &graph,
             machine: &priced.machine,
@@ -416,7 +441,7 @@ impl<T> AdviceSearch<'_, T> {
             &Request {
                 task: &task,
                 model: &model,
-                prices: &Prices { copy, costs, tail: TAIL },
+                prices: &self.prices(),
                 allowed: &Allowed::exact(),
                 left_out: &[],
             },
