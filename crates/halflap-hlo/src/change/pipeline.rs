@@ -162,20 +162,46 @@ impl BodyReader<'_, '_> {
 
     /// Whether an element is the same in all iterations, or counts them.
     fn is_known_early(&self, element: usize) -> bool {
-        let module = self.subject.module;
-        let Some(next) = module.operands(self.carrier.root).get(element) else { return false };
-        let is_kept = self.element(next.of) == Some(element);
-        module.path(next).is_empty() && (is_kept || self.is_counter(next.of, element))
+        self.is_kept(element) || self.is_counter(element)
     }
 
-    /// Whether an element grows by a constant in every iteration.
-    fn is_counter(&self, next: InstrId, element: usize) -> bool {
-        let is_itself = |operand: &Operand| self.element(operand.of) == Some(element);
-        let is_constant = |operand: &Operand| self.subject.opcode(operand.of) == Opcode::Constant;
-        let operands = self.subject.module.operands(next);
-        self.subject.opcode(next) == Opcode::Add
-            && operands.iter().any(is_itself)
-            && operands.iter().all(|operand| is_itself(operand) || is_constant(operand))
+    /// What an element is in the next iteration.
+    fn next(&self, element: usize) -> Option<InstrId> {
+        let module = self.subject.module;
+        let next = module.operands(self.carrier.root).get(element)?;
+        module.path(next).is_empty().then_some(next.of)
+    }
+
+    fn is_kept(&self, element: usize) -> bool {
+        let Some(mut next) = self.next(element) else { return false };
+        while let (Opcode::Copy, [of]) =
+            (self.subject.opcode(next), self.subject.module.operands(next))
+        {
+            next = of.of;
+        }
+        self.element(next) == Some(element)
+    }
+
+    /// Whether an element is a number that follows from itself and from what is kept.
+    fn is_counter(&self, element: usize) -> bool {
+        let module = self.subject.module;
+        let is_number = |instr: InstrId| {
+            let array = module.instruction(instr).shape.array();
+            array.is_some_and(|array| array.dims.is_empty()) && is_light(module, instr)
+        };
+        let mut open: Vec<InstrId> = self.next(element).into_iter().collect();
+        let mut seen = BTreeSet::new();
+        while let Some(instr) = open.pop() {
+            match self.element(instr) {
+                Some(other) if other == element || self.is_kept(other) => continue,
+                None if is_number(instr) => {}
+                _ => return false,
+            }
+            if seen.insert(instr) {
+                open.extend(module.operands(instr).iter().map(|operand| operand.of));
+            }
+        }
+        !seen.is_empty()
     }
 }
 

@@ -34,7 +34,7 @@ FORMAT = "halflap.tuned/1"
 #: What torch does without us. All else is compared with it.
 DEFAULT = "default"
 #: After these no more rounds are run.
-MOST_ROUNDS = 101
+MOST_ROUNDS = 201
 
 
 class Candidate(NamedTuple):
