@@ -435,10 +435,11 @@ fn random_modules_compute_the_same() {
 }
 
 /// The modules of tests/hlo that the evaluator runs quickly, at both stages.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 7] = [
     "fsdp_L2.after_spmd_partitioning",
     "fsdp_L2.after_optimizations",
     "fsdp_L2_scan.after_spmd_partitioning",
+    "fsdp_L2_scan.after_optimizations",
     "fsdp_shmap_L2.after_spmd_partitioning",
     "mix_L2.after_spmd_partitioning",
     "tp_L2.after_spmd_partitioning",

@@ -111,6 +111,8 @@ const MOST_CASES: usize = 60;
 /// How close to its bound a step must be so that more is tried to prove that it is the shortest, as a
 /// part of it.
 const CLOSE: f64 = 0.05;
+/// The longest programs for which that is done: in longer ones few tests could be made.
+const SHORT: usize = 500;
 
 /// A program as the bound looks at it.
 struct Ready {
@@ -148,7 +150,7 @@ impl Bounded<'_> {
     /// proved of those and the known step.
     pub fn sharpened(&self, bound: Bound, step_time: Nanos) -> Bound {
         let is_close = step_time.0 <= bound.time.0 * (1.0 + CLOSE);
-        if bound.is_reached_by(step_time) || !is_close || self.graph.len() > LONG {
+        if bound.is_reached_by(step_time) || !is_close || self.graph.len() > SHORT {
             return bound;
         }
         let implied = self.implied(&self.plain());

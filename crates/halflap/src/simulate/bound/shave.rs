@@ -12,7 +12,7 @@ use crate::ids::OpId;
 use crate::units::Nanos;
 
 /// How many tests are made, times the square of the program's length, and at most.
-const TESTS: usize = 48_000_000;
+const TESTS: usize = 20_000_000;
 const MOST_TESTS: usize = 2_000;
 /// How many operations are placed, those that take longest.
 const PLACED: usize = 64;
