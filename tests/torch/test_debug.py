@@ -10,7 +10,7 @@ import subprocess
 from command import HALFLAP
 
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
-LIFETIMES = PROGRAMS.parents[2] / "crates/halflap-cli/src/debug/torch/lifetimes.py"
+LIFETIMES = PROGRAMS.parents[2] / "crates/halflap-cli/src/execution/debug/torch/lifetimes.py"
 
 
 def debug(folder, program, *arguments, timeout="600s", threads="1"):

@@ -2,6 +2,12 @@
 //!
 //! It is a library, so that others can be the command, too ([`main_with`]), or have answers to its
 //! requests in memory ([`request`], [`ask`]).
+//!
+//! What uses the runtime (`halflap-run`) is in `execution` and `runtime`. Without the feature of that
+//! name, others of the same names stand in for both, and the commands that need it say so.
+
+// What serves the runtime alone has no use without it; where it is built, unused code is found.
+#![cfg_attr(not(feature = "runtime"), allow(dead_code))]
 
 mod advice;
 mod align;
@@ -12,9 +18,13 @@ mod args;
 mod artifacts;
 pub mod ask;
 mod costs;
-mod debug;
-mod diff;
 mod draw;
+mod equivalence;
+#[cfg(feature = "runtime")]
+mod execution;
+#[cfg(not(feature = "runtime"))]
+#[path = "execution/absent.rs"]
+mod execution;
 mod exit;
 mod files;
 mod kind;
@@ -24,16 +34,17 @@ mod machine;
 mod man;
 mod pictures;
 pub mod place;
-mod plan;
-mod plans;
 mod progress;
 mod put;
 mod recorded;
 pub mod request;
 mod rewrite;
 mod rewrite_module;
-mod run;
-mod same;
+#[cfg(feature = "runtime")]
+mod runtime;
+#[cfg(not(feature = "runtime"))]
+#[path = "runtime/absent.rs"]
+mod runtime;
 mod schedule;
 mod search;
 mod shell;
@@ -60,7 +71,7 @@ use request::Request;
 /// exit code. Exits if arguments are wrong.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    debug::remember_name(arguments.first());
+    execution::remember_name(arguments.first());
     let args = Args::parse_from(arguments);
     // A panic message helps us, not the user: it is caught and reported once, below.
     panic::set_hook(Box::new(|_| {}));
@@ -105,7 +116,7 @@ fn proved(request: &request::Verify) -> Result<String, Failed> {
 /// Runs a module as a program asked for it.
 fn ran(request: &request::Run) -> Result<(), Failed> {
     log::start(false)?;
-    run::run(request)
+    execution::run(request)
 }
 
 fn dispatch(args: &Args) -> Result<(), Failed> {
@@ -123,10 +134,10 @@ fn dispatch(args: &Args) -> Result<(), Failed> {
         Command::Align(command) => align::run(command),
         Command::Analyze(command) => analyze::run(command, verbose),
         Command::Timeline(command) => timeline::run(command),
-        Command::Plan(command) => plan::run(command),
-        Command::Run(command) => run::run(command),
-        Command::Diff(command) => diff::run(command),
-        Command::Debug(command) => debug::run(command),
+        Command::Plan(command) => execution::plan(command),
+        Command::Run(command) => execution::run(command),
+        Command::Diff(command) => execution::diff(command),
+        Command::Debug(command) => execution::debug(command),
         Command::Completions { shell } => files::print(&shell::script(*shell, &Args::command())),
         Command::Man => files::print(&man::page(&Args::command())),
     }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use halflap::pass::Pass;
 use halflap::schedule::Observer;
 use halflap_report::width;
-use halflap_run::interrupt;
 
 use crate::ask::{self, Stop};
+use crate::runtime::interrupt;
 use crate::terminal;
 
 /// Times every pass, and shows the progress of long ones on a terminal.

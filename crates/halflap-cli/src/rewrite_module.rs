@@ -18,8 +18,8 @@ use halflap_report::{count, exposed_by_collective, printable, printable_end};
 use serde_json::{Value, json};
 
 use crate::args::{self, AllowedRecipes, EffortArg, SearchArgs};
+use crate::equivalence::unproved;
 use crate::exit::Failed;
-use crate::same::unproved;
 use crate::show::{ROWS, Was};
 use crate::source::{Hlo, Subject};
 

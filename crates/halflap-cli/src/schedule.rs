@@ -19,7 +19,6 @@ use halflap_report::{
     Advised, Compared, Explained, Summary, Timed, advice_json, collective_order, count,
     describe_bound, describe_robustness, labelled, render_advice,
 };
-use halflap_run::interrupt::Listening;
 use serde_json::{Value, json};
 
 use crate::advice::{self, Question};
@@ -34,6 +33,7 @@ use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
 use crate::rewrite_module::{self, Changed, Improved, Peaks};
+use crate::runtime::interrupt::Listening;
 use crate::search::{Outcome, Rung, Wanted, best, search};
 use crate::show::{self, Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
 use crate::source::{Hlo, Source, Subject};
@@ -58,10 +58,12 @@ type Unit = Decided<Way>;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
-    let listening = Listening::start();
-    let found = find(args, verbose)?;
-    found.prepare();
-    drop(listening);
+    let found = {
+        let _listening = Listening::start();
+        let found = find(args, verbose)?;
+        found.prepare();
+        found
+    };
     if matches!(args.emit, Some(Emit::Hlo | Emit::Graph)) {
         found.draw(&args.pictures)?;
         return match files::put(args.output.as_deref().unwrap_or("-"), &found.program()?)? {

@@ -11,10 +11,10 @@ use halflap::verify_rewrite::verify_rewrite;
 use halflap_report::count;
 
 use crate::args::{self, CollectiveOrder};
+use crate::equivalence;
 use crate::exit::Failed;
 use crate::files;
 use crate::place::refuse_both_stdin;
-use crate::same;
 use crate::show::program;
 use crate::source::{Orders, Subject};
 
@@ -32,7 +32,7 @@ pub fn find(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
                 "--memory-budget and --collective-order are for orders: two modules were given";
             return Err(Failed::BadInput(problem.to_owned()));
         }
-        return same::prove(args);
+        return equivalence::prove(args);
     }
     match is_module {
         _ if args.run => {

@@ -163,6 +163,24 @@ fn no_crate_depends_on_one_that_it_must_not_know() {
     }
 }
 
+/// Without its feature `runtime`, the command must do without halflap-run.
+#[test]
+fn the_runtime_is_optional() {
+    let root = crate_dir("halflap-cli");
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let mut lines = manifest.lines().filter(|line| line.starts_with("halflap-run ="));
+    assert!(lines.next().is_some_and(|line| line.contains("optional = true")), "{manifest}");
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    let uses_runtime = |path: &&PathBuf| code(path).contains("halflap_run");
+    let (inside, outside): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        files.iter().filter(uses_runtime).partition(|path| {
+            let module = module_of(&root.join("src"), path);
+            ["execution", "runtime"].contains(&module.as_str()) && !path.ends_with("absent.rs")
+        });
+    assert!(!inside.is_empty() && outside.is_empty(), "only for the runtime: {outside:?}");
+}
+
 #[test]
 fn modules_use_each_other_in_one_direction() {
     for (name, _) in CRATES {

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use clap::ValueEnum;
 use halflap::units::Nanos;
-use halflap_run::check::Fault;
 
 use super::shared::{ArtifactArgs, OUTPUT};
 use super::values::{limit, switch};
+use crate::runtime::Fault;
 
 /// Checks while a module runs (docs/debug.md).
 #[derive(Debug, Clone, clap::Args)]

@@ -3,12 +3,12 @@
 use clap::ValueEnum;
 use halflap::memory::Budget;
 use halflap::units::Nanos;
-use halflap_run::comm::EmulatedLink;
 
 use super::debug::DebugArgs;
 use super::shared::{ArtifactArgs, MachineArgs, OUTPUT, PictureArgs, SearchArgs};
 use super::values::{limit, order_for, panic_at};
 use crate::place::{Input, Output};
+use crate::runtime::EmulatedLink;
 
 /// How long `--tune` tries orders where no time is given.
 pub const DEFAULT_TUNE: Nanos = Nanos(300e9);

@@ -1,7 +1,9 @@
 //! What a command works on: a graph or an HLO module, with run times.
 
+mod module;
 mod orders;
 
+pub use module::ModuleSource;
 pub use orders::Orders;
 
 use std::time::Instant;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::generated::{GeneratedCall, GeneratedGraph};
 use super::launches::{Event, PrintedTensor, When};
-use crate::debug::report::Value;
+use crate::execution::debug::report::Value;
 
 /// What is to blame, on one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use halflap_run::tensor::Tensor;
 
 use super::inputs::{self, Inputs};
 use super::{Job, debug};
+use crate::execution::plans::{Found, Which};
 use crate::exit::Failed;
 use crate::log::{self, Level, Part};
-use crate::plans::{Found, Which};
 
 /// What ranks run.
 pub(super) struct Given<'a> {

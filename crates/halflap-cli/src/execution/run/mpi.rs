@@ -13,8 +13,8 @@ use super::inputs::Inputs;
 use super::ranks::{Given, Ranks, Turn};
 use super::{Job, debug, failed, run_on, tune};
 use crate::args;
+use crate::execution::plans::{Found, Which};
 use crate::exit::Failed;
-use crate::plans::{Found, Which};
 
 pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
     if args.emulate_link.is_some() {

@@ -16,8 +16,8 @@ use super::python::{self, Exception, Frame};
 use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
-use crate::debug::child::ChildTask;
-use crate::debug::report::Value;
+use crate::execution::debug::child::ChildTask;
+use crate::execution::debug::report::Value;
 use crate::exit::Failed;
 use crate::files::quoted;
 

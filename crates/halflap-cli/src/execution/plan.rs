@@ -4,10 +4,11 @@ use halflap_hlo::likely_device;
 use halflap_hlo::plan::Text;
 
 use crate::args;
+use crate::execution::plans::Which;
 use crate::exit::Failed;
 use crate::files;
 use crate::place::{Input, refuse_both_stdin};
-use crate::plans::{ModuleSource, Which};
+use crate::source::ModuleSource;
 
 pub fn run(args: &args::Plan) -> Result<(), Failed> {
     refuse_both_stdin(&args.module, args.order.as_ref(), "module and order")?;

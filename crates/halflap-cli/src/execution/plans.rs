@@ -8,17 +8,17 @@ use halflap::simulate::Bound;
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify};
 use halflap::workload::Decided;
+use halflap_hlo::LoweredUnit;
 use halflap_hlo::plan::{Program, build, fuse};
-use halflap_hlo::{LoweredUnit, Module, check};
 use halflap_report::measured::StepPart;
 use halflap_run::exec::fits;
 use serde_json::{Value, json};
 
-use crate::args::{MachineArgs, SearchArgs};
+use crate::args::SearchArgs;
 use crate::exit::Failed;
 use crate::place::Input;
 use crate::search::{Rung, Wanted, best, search};
-use crate::source::{Hlo, Orders, Ranks, Source, Subject};
+use crate::source::{ModuleSource, Orders};
 
 /// Which orders.
 #[derive(Clone, Copy, Debug)]
@@ -39,37 +39,7 @@ pub struct Found {
     pub step_time: Nanos,
 }
 
-/// A module that can be planned and run.
-pub struct ModuleSource {
-    pub source: Source,
-    pub module: Module,
-    units: IdVec<UnitId, LoweredUnit>,
-}
-
 impl ModuleSource {
-    /// Reads a module, to be run on so many ranks. Only modules say what their operations compute.
-    pub fn read(
-        input: &Input,
-        args: &MachineArgs,
-        ranks: Option<Ranks>,
-    ) -> Result<ModuleSource, Failed> {
-        let Subject { source, hlo } = Subject::read_on(input, args, ranks)?;
-        match hlo {
-            Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
-            None => {
-                Err(Failed::in_file(input.name(), "is no HLO module, and only those can be run"))
-            }
-        }
-    }
-
-    /// The same module, if its shapes are right: required for running, not for scheduling.
-    pub fn typed(self) -> Result<Self, Failed> {
-        match check(&self.module) {
-            Ok(()) => Ok(self),
-            Err(error) => Err(Failed::in_file(self.source.input.name(), error)),
-        }
-    }
-
     /// The same module with measured times, which take precedence.
     pub fn measured(&mut self, profile: Profile) {
         self.source.model.costs.profile = Some(profile);

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use super::child::End;
 use super::report::{Finding, Kind, Report, Stray};
 use crate::args;
-use crate::diff;
+use crate::execution::diff;
 use crate::exit::Failed;
 use crate::files;
 use crate::kind::{self, FileKind};

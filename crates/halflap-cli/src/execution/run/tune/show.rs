@@ -21,7 +21,7 @@ pub(super) struct Row {
 }
 
 /// The fastest of what was tried.
-pub(in crate::run) struct Tuned {
+pub(in crate::execution::run) struct Tuned {
     /// The first is the module's own order.
     pub(super) rows: Vec<Row>,
     pub(super) chosen: usize,
@@ -32,14 +32,14 @@ pub(in crate::run) struct Tuned {
 
 impl Tuned {
     /// The order that is used, in the words of the summary.
-    pub(in crate::run) fn order(&self) -> String {
+    pub(in crate::execution::run) fn order(&self) -> String {
         match self.rows[self.chosen].way {
             OrderWay::Input => "the module's own".to_owned(),
             way => format!("ours ({})", way.name()),
         }
     }
 
-    pub(in crate::run) fn render(&self) -> String {
+    pub(in crate::execution::run) fn render(&self) -> String {
         let mut table = Table::new(vec![
             Column::text("order"),
             Column::number("step"),
@@ -78,7 +78,7 @@ impl Tuned {
         self.rows.iter().skip(1).any(|row| row.measured.interval.is_none())
     }
 
-    pub(in crate::run) fn to_json(&self) -> Value {
+    pub(in crate::execution::run) fn to_json(&self) -> Value {
         let candidate =
             |way: OrderWay| json!({ "order": way.order(), "memory_budget": way.memory_budget() });
         let left_out = |(way, why): &(OrderWay, String)| json!({ "candidate": candidate(*way), "reason": why });

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use super::run::{Memory, ModuleRun, ModuleSession, StageOptions};
-use crate::debug::child::End;
-use crate::debug::report::{Finding, Kind, Reproduced};
+use crate::execution::debug::child::End;
+use crate::execution::debug::report::{Finding, Kind, Reproduced};
 use crate::exit::Failed;
 use crate::files::quoted;
 

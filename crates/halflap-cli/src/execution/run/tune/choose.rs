@@ -2,7 +2,7 @@
 
 use halflap::units::{Bytes, Nanos};
 
-use crate::run::measure::median;
+use crate::execution::run::measure::median;
 
 /// No more rounds than this are run.
 pub(super) const MOST_ROUNDS: usize = 61;

@@ -1,58 +1,31 @@
-//! `halflap verify OLD NEW` for two HLO modules: a proof from the texts, and with `--run` from
-//! results.
+//! `halflap verify OLD NEW --run`: two modules on all ranks, with the same inputs.
 
 use std::sync::Arc;
 
-use halflap_hlo::{Different, Module, Sameness, same};
 use halflap_report::count;
 use halflap_run::exec::{self, Options, Prepared};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::{DType, Tensor};
 
-use crate::args::{self, MachineArgs};
+use super::plans::Which;
+use super::run;
+use crate::args;
 use crate::exit::Failed;
 use crate::place::Input;
-use crate::plans::{ModuleSource, Which};
-use crate::run;
+use crate::source::ModuleSource;
 
-/// Proves that two modules compute the same, or says what differs.
-pub fn prove(args: &args::Verify) -> Result<String, Failed> {
-    let read = |input: &Input| {
-        let machine = MachineArgs::default();
-        ModuleSource::read(input, &machine, None)?.typed()
-    };
-    let (old, new) = (read(&args.graph)?, read(&args.order)?);
-    let proof = same(&old.module, &new.module);
-    if !args.run {
-        let sameness = proof.map_err(|different| {
-            Failed::Wrong(format!("not proved to be the same program: {different}"))
-        })?;
-        return Ok(format!("{}\n", described(sameness, &old.module, &new.module)));
-    }
-    let ran =
-        Runs { old: runnable(old)?, new: runnable(new)? }.compare(args, proof.as_ref().ok())?;
-    let text = match &proof {
-        Ok(sameness) => described(*sameness, &ran.modules.0, &ran.modules.1),
-        Err(different) => format!("not proved from the texts: {different}"),
-    };
-    Ok(format!("{text}\n{}\n", ran.text))
+/// Runs two modules, and says how well their results agree.
+pub fn compare(
+    old: ModuleSource,
+    new: ModuleSource,
+    args: &args::Verify,
+    is_exact: bool,
+) -> Result<String, Failed> {
+    Runs { old: runnable(old)?, new: runnable(new)? }.compare(args, is_exact)
 }
 
-fn described(sameness: Sameness, old: &Module, new: &Module) -> String {
-    let how = match sameness {
-        Sameness::Exact => "the same program, bit for bit",
-        Sameness::SumOrder => "the same program, but for the order in which numbers are added up",
-    };
-    format!(
-        "{how}: {} -> {}, from the texts",
-        count(old.len(), "instruction"),
-        count(new.len(), "instruction")
-    )
-}
-
-/// A module and its plan in its own order.
+/// A module's plan in its own order.
 struct Runnable {
-    module: Module,
     input: Input,
     program: Arc<Prepared>,
 }
@@ -60,9 +33,9 @@ struct Runnable {
 fn runnable(source: ModuleSource) -> Result<Runnable, Failed> {
     let program = source.plan(&source.found(Which::Input)?, true)?;
     let prepared = Prepared::new(&source.module, &program, &Libraries::default());
-    let input = source.source.input.clone();
+    let input = source.source.input;
     let program = prepared.map(Arc::new).map_err(|error| Failed::in_file(input.name(), error))?;
-    Ok(Runnable { module: source.module, input, program })
+    Ok(Runnable { input, program })
 }
 
 /// Two modules to be run with the same inputs.
@@ -71,15 +44,9 @@ struct Runs {
     new: Runnable,
 }
 
-/// What runs showed.
-struct Ran {
-    text: String,
-    modules: (Module, Module),
-}
-
 impl Runs {
     /// Runs both with several seeds and compares all results of all ranks.
-    fn compare(self, args: &args::Verify, proof: Option<&Sameness>) -> Result<Ran, Failed> {
+    fn compare(&self, args: &args::Verify, is_exact: bool) -> Result<String, Failed> {
         let kinds = |program: &Prepared| {
             let of = |kind: &halflap_run::kernel::ArrayType| (kind.dtype, kind.dims.clone());
             let inputs: Vec<_> = program.inputs.iter().map(of).collect();
@@ -89,7 +56,6 @@ impl Runs {
             let problem = "not the same program: ranks, inputs or results differ in number or type";
             return Err(Failed::Wrong(problem.to_owned()));
         }
-        let is_exact = proof == Some(&Sameness::Exact);
         let mut worst = 0.0f64;
         for seed in 0..u64::from(args.seeds) {
             let before = self.old.run(seed)?;
@@ -101,12 +67,11 @@ impl Runs {
             true => "are equal bit for bit".to_owned(),
             false => format!("differ by at most {worst:.1e} of an array's largest number"),
         };
-        let text = format!(
+        Ok(format!(
             "run with {} on {ranks} ranks: all {} {agree}",
             count(seeds as usize, "seed"),
             count(self.old.program.outputs.len(), "result")
-        );
-        Ok(Ran { text, modules: (self.old.module, self.new.module) })
+        ))
     }
 }
 
@@ -185,9 +150,4 @@ fn apart(old: &[f64], new: &[f64]) -> f64 {
     // Where one is NaN and the other is not, the difference is NaN, which is no small number.
     let worst = old.iter().zip(new).map(difference);
     worst.fold(0.0, |worst: f64, part| if part.is_nan() { f64::INFINITY } else { worst.max(part) })
-}
-
-/// What [`same`] says against a change that we made.
-pub fn unproved(different: &Different) -> Failed {
-    Failed::OurBug(format!("the changed module is not proved to be the same: {different}"))
 }

@@ -11,9 +11,9 @@ use super::measure::{self, Typical};
 use super::tune::Tuned;
 use super::{Job, profile};
 use crate::args::{self, Backend};
+use crate::execution::plans::Found;
 use crate::exit::Failed;
 use crate::place::Output;
-use crate::plans::Found;
 use crate::source::assumed_ranks;
 use crate::terminal;
 

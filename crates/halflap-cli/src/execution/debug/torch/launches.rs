@@ -3,7 +3,7 @@
 //! Compiled C++ wrappers print `[ before_launch: K ]` and `[  before_launch - K - BUFFER  ]:`, Python wrappers print
 //! `inductor: before_launch - K - BUFFER`; what follows a buffer's name describes it, one fact a line.
 
-use crate::debug::report::Value;
+use crate::execution::debug::report::Value;
 
 /// When something was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 
 use super::origins::Origins;
 use crate::args;
-use crate::debug::child::{self, ChildTask, End};
-use crate::debug::report::Report;
+use crate::execution::debug::child::{self, ChildTask, End};
+use crate::execution::debug::report::Report;
 use crate::exit::Failed;
 
 /// The file with the origins of NaN and infinities, in a stage's folder.
@@ -93,7 +93,7 @@ impl<'a> ModuleSession<'a> {
         }
         let order = self.folder.join("order.json");
         let words: [OsString; 5] = [
-            crate::debug::own_executable()?.into(),
+            crate::execution::debug::own_executable()?.into(),
             "schedule".into(),
             self.module.clone().into(),
             "-o".into(),
@@ -146,7 +146,7 @@ impl<'a> ModuleSession<'a> {
         let folder = self.folder.join(stage);
         // Files of an earlier run of the stage do not apply to this one.
         let _ = fs::remove_dir_all(&folder);
-        let mut command: Vec<OsString> = vec![crate::debug::own_executable()?.into()];
+        let mut command: Vec<OsString> = vec![crate::execution::debug::own_executable()?.into()];
         command.extend(words);
         command.extend(["--fault-report".into(), folder.join("fault.jsonl").into_os_string()]);
         let mut recorder = OsString::from("--flight-recorder=");

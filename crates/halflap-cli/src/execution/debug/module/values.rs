@@ -5,7 +5,7 @@ use std::path::Path;
 
 use halflap_run::check::{Entry, RankValues, read_values};
 
-use crate::debug::report::Value;
+use crate::execution::debug::report::Value;
 use crate::exit::Failed;
 
 /// What all ranks saved.

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::generated::{GeneratedCall, GeneratedGraph};
 use super::run::{CommandRun, CommandSession, Variables};
-use crate::debug::report::{Finding, Kind};
+use crate::execution::debug::report::{Finding, Kind};
 use crate::exit::Failed;
 
 /// The Python module that runs in the program.

@@ -1,0 +1,41 @@
+//! A module alone, for commands that take no graphs.
+
+use halflap::ids::{IdVec, UnitId};
+use halflap_hlo::{LoweredUnit, Module, check};
+
+use super::{Hlo, Ranks, Source, Subject};
+use crate::args::MachineArgs;
+use crate::exit::Failed;
+use crate::place::Input;
+
+/// A module that can be planned and run.
+pub struct ModuleSource {
+    pub source: Source,
+    pub module: Module,
+    pub units: IdVec<UnitId, LoweredUnit>,
+}
+
+impl ModuleSource {
+    /// Reads a module, to be run on so many ranks. Only modules say what their operations compute.
+    pub fn read(
+        input: &Input,
+        args: &MachineArgs,
+        ranks: Option<Ranks>,
+    ) -> Result<ModuleSource, Failed> {
+        let Subject { source, hlo } = Subject::read_on(input, args, ranks)?;
+        match hlo {
+            Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
+            None => {
+                Err(Failed::in_file(input.name(), "is no HLO module, and only those can be run"))
+            }
+        }
+    }
+
+    /// The same module, if its shapes are right: required for running, not for scheduling.
+    pub fn typed(self) -> Result<Self, Failed> {
+        match check(&self.module) {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Failed::in_file(self.source.input.name(), error)),
+        }
+    }
+}
