@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use halflap::cost::{Device, Link};
+use halflap::evaluate::Change;
 use halflap::ids::{IdVec, UnitId};
 use halflap::memory::{Budget, Timeline};
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
@@ -129,8 +130,8 @@ pub fn improve<T>(
         }
         (None, None) => return Err(no_module()),
     };
-    let after = spent(&new, &all);
-    let recipes = named(recipes, &hlo.module, (&before, &after));
+    let spent = Change { before, after: spent(&new, &all) };
+    let recipes = named(recipes, &hlo.module, &spent);
     let changed = Changed { was, order_alone, recipes, kept_because, sameness };
     Ok(Improved { subject: new, all, changed })
 }
@@ -182,6 +183,23 @@ struct Chosen<T> {
 
 fn step<T>(all: &[Decided<T>]) -> Nanos {
     all.last().map_or(Nanos::ZERO, |entry| entry.result.step_time())
+}
+
+/// A module in given orders.
+struct InOrder<'a, T> {
+    subject: &'a Subject,
+    all: &'a [Decided<T>],
+}
+
+impl<T> InOrder<'_, T> {
+    /// Its step with other run times.
+    fn step_with(&self, model: &Model) -> Result<Nanos, Failed> {
+        let mut orders = self.all.iter().map(|unit| unit.result.order.clone());
+        let walked = self.subject.source.walk_with(model, |priced| {
+            Ok((orders.next().unwrap_or_else(|| priced.input.order.clone()), ()))
+        })?;
+        Ok(step(&walked))
+    }
 }
 
 struct Maker<'a, T> {
@@ -239,7 +257,8 @@ impl<T> Maker<'_, T> {
         if step(&all).0 > step(&alone).0 * (1.0 - LEAST) {
             return Ok(kept("none that was tried makes the step shorter", alone));
         }
-        if self.is_lost((self.subject, &alone), (&subject, &all))? {
+        let before = InOrder { subject: self.subject, all: &alone };
+        if self.is_lost(&before, &InOrder { subject: &subject, all: &all })? {
             return Ok(kept("with other run times the step is mostly longer", alone));
         }
         let changed = Some((subject, all));
@@ -419,22 +438,11 @@ impl<T> Maker<'_, T> {
     }
 
     /// Whether the changed module is slower than the old one in most variations of run times.
-    fn is_lost(
-        &self,
-        before: (&Subject, &[Decided<T>]),
-        after: (&Subject, &[Decided<T>]),
-    ) -> Result<bool, Failed> {
-        let step = |(subject, all): (&Subject, &[Decided<T>]), model: &Model| {
-            let mut orders = all.iter().map(|unit| unit.result.order.clone());
-            let walked = subject.source.walk_with(model, |priced| {
-                Ok((orders.next().unwrap_or_else(|| priced.input.order.clone()), ()))
-            })?;
-            Ok::<Nanos, Failed>(step(&walked))
-        };
+    fn is_lost(&self, before: &InOrder<'_, T>, after: &InOrder<'_, T>) -> Result<bool, Failed> {
         let (mut longer, mut all) = (0, 0);
         for model in variations(&self.subject.source.model) {
             all += 1;
-            longer += usize::from(step(after, &model)?.0 > step(before, &model)?.0);
+            longer += usize::from(after.step_with(&model)?.0 > before.step_with(&model)?.0);
         }
         Ok(2 * longer > all)
     }
@@ -547,7 +555,7 @@ fn spent<T>(subject: &Subject, all: &[Decided<T>]) -> BTreeMap<String, Spent> {
 fn named(
     recipes: Vec<(Recipe, String)>,
     old: &Module,
-    (before, after): (&BTreeMap<String, Spent>, &BTreeMap<String, Spent>),
+    Change { before, after }: &Change<BTreeMap<String, Spent>>,
 ) -> Vec<Applied> {
     let places: BTreeMap<&str, String> = old
         .computations()

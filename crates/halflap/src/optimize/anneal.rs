@@ -8,7 +8,7 @@
 //! keeps only its region up to date: the work of a sweep grows with the order's length, not with its
 //! square. Temperatures are measured in the mean run time of a collective.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::board::{Board, Move, OverLimit};
 use super::program::Program;
@@ -96,7 +96,8 @@ struct Search<'p> {
     makes_room: bool,
     limit: i64,
     bound: f64,
-    region: (usize, usize),
+    /// The places that moves stay in.
+    region: Range<usize>,
     /// Where the last move began, and whether the next one begins before it.
     at: usize,
     backwards: bool,
@@ -116,7 +117,7 @@ impl<'p> Search<'p> {
             makes_room: chain.makes_room,
             limit: chain.limit,
             bound: chain.bound * (1.0 + 1e-9),
-            region: (0, program.len),
+            region: 0..program.len,
             at: 0,
             backwards: false,
             current,
@@ -143,7 +144,7 @@ impl<'p> Search<'p> {
         for sweep in 0..sweeps {
             let part = sweep as f64 / (sweeps - 1) as f64;
             let temperature = hottest * halved(cooled + (HALVINGS - cooled) * part);
-            for &region in &regions {
+            for region in &regions {
                 self.enter(region);
                 self.visit(visit, temperature);
                 tick(visit)?;
@@ -158,7 +159,7 @@ impl<'p> Search<'p> {
         if self.current > best.0 {
             self.board = Board::new(self.program, best.1);
         }
-        self.enter((0, self.program.len));
+        self.enter(&(0..self.program.len));
         self.current = self.board.step_time();
         ControlFlow::Continue(())
     }
@@ -174,10 +175,10 @@ impl<'p> Search<'p> {
         }
     }
 
-    fn enter(&mut self, region: (usize, usize)) {
-        self.region = region;
-        (self.at, self.backwards) = (region.0, false);
-        self.board.enter(region.0, region.1);
+    fn enter(&mut self, region: &Range<usize>) {
+        self.region = region.clone();
+        (self.at, self.backwards) = (region.start, false);
+        self.board.enter(region);
     }
 
     /// Tries one move.
@@ -236,7 +237,7 @@ impl<'p> Search<'p> {
     /// A move that lowers the level where it is too high: of something behind that frees more than
     /// it allocates to before that place, or of something before that allocates more to behind it.
     fn find_room(&mut self, moved: u32, over: OverLimit) -> Option<Move> {
-        let (first, end) = self.region;
+        let Range { start: first, end } = self.region;
         let is_behind = self.random.coin();
         for distance in 1..=LOOK {
             let from = match is_behind {
@@ -278,7 +279,7 @@ impl<'p> Search<'p> {
 
     /// A place for a random operation: half of the time near, half of the time anywhere in its room.
     fn propose(&mut self, drags: bool) -> Option<Move> {
-        let (first, end) = self.region;
+        let Range { start: first, end } = self.region;
         let from = self.walk();
         let (low, high) = if drags { (first, end - 1) } else { self.board.room(from) };
         if low == high {
@@ -297,7 +298,7 @@ impl<'p> Search<'p> {
     /// A move that could shorten the next stall: what is waited for earlier, who waits later, or something
     /// else in between, from behind or from before.
     fn propose_at_stall(&mut self, drags: bool) -> Option<Move> {
-        let (first, end) = self.region;
+        let Range { start: first, end } = self.region;
         let from = self.walk();
         let last = (from + LOOK).min(end);
         let (place, awaited) =
@@ -323,7 +324,7 @@ impl<'p> Search<'p> {
     /// Something that could as well run where the compute stream stands still, from anywhere
     /// before.
     fn fill(&mut self, stall: usize) -> Option<Move> {
-        let first = self.region.0;
+        let first = self.region.start;
         let before = stall.checked_sub(first).filter(|&before| before > 0)?;
         for _ in 0..DRAWN {
             let from = first + self.random.below(before);
@@ -348,11 +349,10 @@ impl<'p> Search<'p> {
     /// The next place, a few places on: to the end of the region and back, because moves that follow each
     /// other along the order are cheap.
     fn walk(&mut self) -> usize {
-        let (first, end) = self.region;
         let stride = 1 + self.random.below(STRIDE);
         let next =
             if self.backwards { self.at.checked_sub(stride) } else { Some(self.at + stride) };
-        match next.filter(|place| (first..end).contains(place)) {
+        match next.filter(|place| self.region.contains(place)) {
             Some(place) => self.at = place,
             None => self.backwards = !self.backwards,
         }
@@ -368,7 +368,7 @@ impl<'p> Search<'p> {
         for sweep in 0..sweeps {
             let temperature =
                 self.limit as f64 * 0.01 * halved(HALVINGS * sweep as f64 / sweeps as f64);
-            for &region in &regions {
+            for region in &regions {
                 self.enter(region);
                 for _ in 0..visit {
                     let Some(step) = self.propose(false) else { continue };
@@ -391,12 +391,12 @@ impl<'p> Search<'p> {
 }
 
 /// Overlapping pieces of an order.
-fn regions(len: usize) -> Vec<(usize, usize)> {
+fn regions(len: usize) -> Vec<Range<usize>> {
     if len <= WHOLE {
-        return vec![(0, len)];
+        return std::iter::once(0..len).collect();
     }
     let starts = (0..len - REGION).step_by(REGION / 2).chain([len - REGION]);
-    starts.map(|first| (first, first + REGION)).collect()
+    starts.map(|first| first..first + REGION).collect()
 }
 
 fn mean_collective_time(program: &Program) -> f64 {

@@ -27,6 +27,8 @@ mod time;
 
 pub(super) use memory::OverLimit;
 
+use std::ops::Range;
+
 use super::program::Program;
 use crate::graph::OpKind;
 
@@ -52,8 +54,8 @@ pub(super) struct Board<'p> {
     program: &'p Program,
     pub(super) order: Vec<u32>,
     pos: Vec<u32>,
-    /// The places that moves stay in: from, and up to.
-    region: (usize, usize),
+    /// The places that moves stay in.
+    region: Range<usize>,
     /// Up to where times are up to date, and from where on tails are.
     ahead: usize,
     behind: usize,
@@ -89,7 +91,7 @@ impl<'p> Board<'p> {
             program,
             order,
             pos,
-            region: (0, len),
+            region: 0..len,
             ahead: 0,
             behind: len,
             now: vec![0.0; len + 1],
@@ -113,14 +115,15 @@ impl<'p> Board<'p> {
         board
     }
 
-    /// Moves stay in `first..end` from now on.
-    pub(super) fn enter(&mut self, first: usize, end: usize) {
-        self.region = (first, end);
+    /// Moves stay in this region from now on.
+    pub(super) fn enter(&mut self, region: &Range<usize>) {
+        self.region = region.clone();
         self.find_under_way();
     }
 
     fn find_under_way(&mut self) {
-        let ((first, end), program, pos) = (self.region, self.program, &self.pos);
+        let Range { start: first, end } = self.region;
+        let (program, pos) = (self.program, &self.pos);
         let spans = |op: &u32| {
             let mut gates = program.gates(&program.ops[*op as usize]).iter();
             (pos[*op as usize] as usize) < end
@@ -134,7 +137,7 @@ impl<'p> Board<'p> {
     /// The places where the operation at `from` could stand, inside the region: first and last.
     pub(super) fn room(&self, from: usize) -> (usize, usize) {
         let op = self.order[from] as usize;
-        let (first, end) = self.region;
+        let Range { start: first, end } = self.region;
         let after = self
             .program
             .preds
@@ -318,10 +321,10 @@ mod tests {
             truth.check(&mut board, step_time);
             for _ in 0..6 {
                 let first = random.below(graph.len() - 1);
-                let end = first + 2 + random.below(graph.len() - first - 1);
-                board.enter(first, end);
+                let region = first..first + 2 + random.below(graph.len() - first - 1);
+                board.enter(&region);
                 for _ in 0..10 {
-                    moved += usize::from(try_one(&mut board, random, (first, end), &truth));
+                    moved += usize::from(try_one(&mut board, random, &region, &truth));
                 }
             }
         }
@@ -331,12 +334,12 @@ mod tests {
     fn try_one(
         board: &mut Board<'_>,
         random: &mut Random,
-        (first, end): (usize, usize),
+        region: &Range<usize>,
         truth: &Truth<'_>,
     ) -> bool {
-        let from = first + random.below(end - first);
+        let from = region.start + random.below(region.len());
         if random.chance(30) {
-            let step = Move { from, to: first + random.below(end - first) };
+            let step = Move { from, to: region.start + random.below(region.len()) };
             let before = (board.step_time(), board.order.clone(), board.level.clone());
             let limit = board.peak() + random.below(3) as i64 * 1000 - 1000;
             let is_dragged = board.drag(step, limit);

@@ -60,7 +60,7 @@ fn later(a: f64, b: f64) -> f64 {
 impl Board<'_> {
     /// The step time.
     pub(in super::super) fn step_time(&mut self) -> f64 {
-        let place = self.region.1;
+        let place = self.region.end;
         self.reach(place, place);
         let free = &self.free[place * self.program.streams..];
         let longest = self.onward(place, self.now[place], free);
