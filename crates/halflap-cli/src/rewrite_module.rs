@@ -247,7 +247,10 @@ impl<T> Maker<'_, T> {
         }
         let tried = match self.best(allowed)? {
             Some(tried) => self.without(tried)?,
-            None => return Ok(kept("none applies to it within the memory limit", alone)),
+            None if self.has_any(allowed) => {
+                return Ok(kept("none fits into the memory limit", alone));
+            }
+            None => return Ok(kept("none of those that are allowed applies to it", alone)),
         };
         let (subject, recipes) = (tried.subject, tried.recipes);
         let all = match self.args.search.effort {
@@ -309,6 +312,18 @@ impl<T> Maker<'_, T> {
             best = self.shorter(best, tried);
         }
         Ok(best)
+    }
+
+    /// Whether a rewrite applies at all.
+    fn has_any(&self, allowed: &AllowedRecipes) -> bool {
+        let module = &self.hlo.module;
+        let is_allowed = |kind: RecipeKind| allowed.kinds.contains(&kind);
+        let is_fit = |is_exact: bool| is_exact || !allowed.exact_only;
+        let is_found = |found: &Found| is_allowed(found.recipe.kind()) && is_fit(found.is_exact);
+        change::find(module).iter().any(is_found)
+            || is_allowed(RecipeKind::Pipeline) && !change::find_pipelines(module).is_empty()
+            || is_allowed(RecipeKind::Merge)
+                && change::merge_classes(module).iter().any(|class| is_fit(class.is_exact))
     }
 
     fn module_after<'s>(&'s self, tried: Option<&'s Tried<T>>) -> &'s Module {

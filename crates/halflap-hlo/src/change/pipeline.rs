@@ -1,5 +1,8 @@
 //! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the one before it,
 //! and for the first one before the loop. The loop carries one more buffer for each.
+//!
+//! A loop's values stay where they are, and an iteration reads what it gathered last while it gathers
+//! for the next one. So there are two buffers, and one is copied into the other at the end.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -121,7 +124,12 @@ impl BodyReader<'_, '_> {
     fn gathered(&self, collective: InstrId) -> Option<Gathered> {
         let module = self.subject.module;
         // What only the next iteration reads is gathered ahead already.
-        let is_read = self.subject.users[collective].iter().any(|&user| user != self.carrier.root);
+        let users = &self.subject.users;
+        let goes_on = |&user: &InstrId| {
+            let is_copied = || users[user].iter().all(|&user| user == self.carrier.root);
+            user == self.carrier.root || self.subject.opcode(user) == Opcode::Copy && is_copied()
+        };
+        let is_read = !users[collective].iter().all(goes_on);
         let is_gather = self.subject.opcode(collective) == Opcode::AllGather
             && is_read
             && self.subject.changeable(collective).is_ok()
@@ -251,14 +259,14 @@ impl PipelinePlan<'_, '_> {
         }
         let shape = |gather: &Gathered| shape_text(self.module(), gather.collective);
         let shapes: Vec<String> = self.gathers.iter().map(shape).collect();
-        self.write_before(draft, &shapes);
-        let names = self.write_body(draft, &shapes);
         for parameter in parameters {
             let text = grown(after_name(self.module(), parameter), &shapes);
             let name = self.name(parameter).to_owned();
             draft.replace(parameter, DraftLine { name, text, reads: Vec::new() });
             draft.grow_head(parameter, &shapes);
         }
+        self.write_before(draft, &shapes);
+        let names = self.write_body(draft, &shapes);
         self.remove_unread(draft);
         Ok(names.join(", "))
     }
@@ -279,7 +287,7 @@ impl PipelinePlan<'_, '_> {
     /// The gathers for the first iteration, and the loop that starts with them.
     fn write_before(&self, draft: &mut Draft<'_>, shapes: &[String]) {
         let Carrier { looped, init, .. } = self.carrier;
-        let mut copier = Copier { plan: self, from: init, at: looped, known: HashMap::new() };
+        let mut copier = Copier::new(self, looped, When::First);
         let first: Vec<String> =
             self.gathers.iter().map(|gather| copier.copy(draft, gather, "first")).collect();
         let start = draft.fresh(&format!("{}.ahead", self.name(init)));
@@ -297,11 +305,20 @@ impl PipelinePlan<'_, '_> {
     /// The gathers for the next iteration, in place of those for this one; returns their names.
     fn write_body(&self, draft: &mut Draft<'_>, shapes: &[String]) -> Vec<String> {
         let Carrier { parameters: [parameter, _], root, .. } = self.carrier;
-        let mut copier = Copier { plan: self, from: root, at: root, known: HashMap::new() };
+        // In front of all that reads what was gathered last.
+        let mut copier = Copier::new(self, parameter, When::Next);
         let next: Vec<String> =
             self.gathers.iter().map(|gather| copier.copy(draft, gather, "next")).collect();
+        let mut more = Vec::new();
+        for ((gather, next), shape) in self.gathers.iter().zip(&next).zip(shapes) {
+            let name = draft.fresh(&format!("{}.carried", self.name(gather.collective)));
+            let text = format!("{shape} copy({}{next})", draft.percent(root));
+            let reads = vec![next.clone()];
+            draft.replace(root, DraftLine { name: name.clone(), text, reads });
+            more.push(name);
+        }
         let name = self.name(root).to_owned();
-        let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &next });
+        let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &more });
         draft.replace(root, line);
         let percent = draft.percent(parameter);
         let carried = self.module().operands(root).len();
@@ -364,18 +381,34 @@ struct Longer<'a> {
     more: &'a [String],
 }
 
-/// Copies of gathers with all that they are computed from, for an iteration that begins with the
-/// elements of a tuple.
-struct Copier<'a, 's, 'm> {
-    plan: &'a PipelinePlan<'s, 'm>,
-    from: InstrId,
-    /// In whose place they are written.
-    at: InstrId,
-    /// The names of copies. Looked up only.
-    known: HashMap<InstrId, String>,
+/// Which iteration gathers are copied for.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    /// The first one, before the loop.
+    First,
+    /// The one after the one that runs.
+    Next,
 }
 
-impl Copier<'_, '_, '_> {
+/// Copies of gathers with all that they are computed from.
+struct Copier<'a, 's, 'm> {
+    plan: &'a PipelinePlan<'s, 'm>,
+    reader: BodyReader<'a, 'm>,
+    /// In whose place they are written.
+    at: InstrId,
+    when: When,
+    /// The names of copies. Looked up only.
+    known: HashMap<InstrId, String>,
+    /// The same of values as they are in the iteration that runs.
+    now: HashMap<InstrId, String>,
+}
+
+impl<'a, 's, 'm> Copier<'a, 's, 'm> {
+    fn new(plan: &'a PipelinePlan<'s, 'm>, at: InstrId, when: When) -> Self {
+        let reader = BodyReader { subject: plan.subject, carrier: &plan.carrier };
+        Copier { plan, reader, at, when, known: HashMap::new(), now: HashMap::new() }
+    }
+
     /// Returns the name of the copied gather.
     fn copy(&mut self, draft: &mut Draft<'_>, gather: &Gathered, stem: &str) -> String {
         for &instr in &gather.cone {
@@ -388,33 +421,78 @@ impl Copier<'_, '_, '_> {
         if let Some(name) = self.known.get(&instr) {
             return name.clone();
         }
-        let module = self.plan.module();
-        let operands = module.operands(instr);
-        let (texts, reads): (Vec<String>, Vec<String>) =
-            operands.iter().map(|operand| self.operand(draft, operand)).unzip();
-        let mut text = match operands.is_empty() {
+        let operands = self.plan.module().operands(instr).to_vec();
+        let reads = operands.iter().map(|operand| self.operand(draft, operand)).collect();
+        let name = self.write(draft, instr, Copied { stem, reads });
+        self.known.insert(instr, name.clone());
+        name
+    }
+
+    /// Writes a copy that reads other values, by their names.
+    fn write(&self, draft: &mut Draft<'_>, instr: InstrId, copy: Copied<'_>) -> String {
+        let (plan, module) = (self.plan, self.plan.module());
+        let Copied { stem, reads } = copy;
+        let percent = draft.percent(self.at);
+        let mut text = match reads.is_empty() {
             true => after_name(module, instr).to_owned(),
-            false => self.plan.with_operands(instr, &texts.join(", ")),
+            false => {
+                let operands = reads.iter().map(|name| format!("{percent}{name}"));
+                plan.with_operands(instr, &operands.collect::<Vec<_>>().join(", "))
+            }
         };
         if let Some(channel) = module.attribute(instr, "channel_id") {
             let other = format!("channel_id={}", draft.fresh_channel());
             text = text.replacen(&format!("channel_id={channel}"), &other, 1);
         }
         let name = draft.fresh(&format!("{}.{stem}", module.instruction_name(instr)));
+        // Elements of elements are read by paths behind the name.
+        let reads = reads.iter().map(|name| name.split('#').next().unwrap_or(name).to_owned());
+        let reads = reads.collect();
         draft.replace(self.at, DraftLine { name: name.clone(), text, reads });
-        self.known.insert(instr, name.clone());
         name
     }
 
-    /// An operand of a copy, as text, and the name that it reads.
-    fn operand(&self, draft: &Draft<'_>, operand: &Operand) -> (String, String) {
-        let (plan, module) = (self.plan, self.plan.module());
-        let reader = BodyReader { subject: plan.subject, carrier: &plan.carrier };
-        if let Some(element) = reader.element(operand.of) {
-            let value = &module.operands(self.from)[element];
-            return (draft.operand(value), module.instruction_name(value.of).to_owned());
+    /// The name of what a copy reads in place of an operand.
+    fn operand(&mut self, draft: &mut Draft<'_>, operand: &Operand) -> String {
+        let Some(element) = self.reader.element(operand.of) else {
+            return self.known.get(&operand.of).cloned().unwrap_or_default();
+        };
+        let module = self.plan.module();
+        match self.when {
+            When::First => {
+                let value = &module.operands(self.plan.carrier.init)[element];
+                draft.operand(value).trim_start_matches('%').to_owned()
+            }
+            When::Next if self.reader.is_kept(element) => self.as_now(draft, operand.of),
+            When::Next => {
+                let next = self.reader.next(element).unwrap_or(operand.of);
+                self.as_now(draft, next)
+            }
         }
-        let name = self.known.get(&operand.of).cloned().unwrap_or_default();
-        (format!("{}{name}", draft.percent(self.at)), name)
     }
+
+    /// A copy of what an element is, or of the numbers that its next value follows from.
+    fn as_now(&mut self, draft: &mut Draft<'_>, instr: InstrId) -> String {
+        if let Some(name) = self.now.get(&instr) {
+            return name.clone();
+        }
+        let module = self.plan.module();
+        let parameter = self.plan.carrier.parameters[0];
+        let mut reads = Vec::new();
+        for operand in module.operands(instr) {
+            reads.push(match operand.of == parameter {
+                true => module.instruction_name(parameter).to_owned(),
+                false => self.as_now(draft, operand.of),
+            });
+        }
+        let name = self.write(draft, instr, Copied { stem: "ahead", reads });
+        self.now.insert(instr, name.clone());
+        name
+    }
+}
+
+/// A copy of an instruction: what is added to its name, and the names of what it reads.
+struct Copied<'a> {
+    stem: &'a str,
+    reads: Vec<String>,
 }

@@ -384,6 +384,10 @@ impl<'a> Candidates<'a> {
             Effort::Quick => bound,
             _ => bounded.sharpened(bound, best.step_time),
         };
+        // Sums in another sequence round differently.
+        let time =
+            if bound.is_reached_by(step_time) { bound.time.min(step_time) } else { bound.time };
+        let bound = Bound { time, ..bound };
         Ok(Optimized { order, step_time, bound, peak, robustness, input_kept })
     }
 }
