@@ -13,7 +13,7 @@ use halflap::ids::{IdVec, UnitId};
 use halflap::memory::{Budget, Timeline};
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
-use halflap_hlo::change::{self, ChangeError, Found, MergeClass, Recipe, RecipeKind};
+use halflap_hlo::change::{self, Buffers, ChangeError, Found, MergeClass, Recipe, RecipeKind};
 use halflap_hlo::{Module, Sameness, same};
 use halflap_report::{count, exposed_by_collective, printable, printable_end};
 use serde_json::{Value, json};
@@ -321,7 +321,8 @@ impl<T> Maker<'_, T> {
         let is_fit = |is_exact: bool| is_exact || !allowed.exact_only;
         let is_found = |found: &Found| is_allowed(found.recipe.kind()) && is_fit(found.is_exact);
         change::find(module).iter().any(is_found)
-            || is_allowed(RecipeKind::Pipeline) && !change::find_pipelines(module).is_empty()
+            || is_allowed(RecipeKind::Pipeline)
+                && !change::find_pipelines(module, Buffers::One).is_empty()
             || is_allowed(RecipeKind::Merge)
                 && change::merge_classes(module).iter().any(|class| is_fit(class.is_exact))
     }
@@ -333,10 +334,14 @@ impl<T> Maker<'_, T> {
     /// The same with gathers of loops an iteration ahead: of all loops, or of one where that is better
     /// or all do not fit into memory.
     fn pipelined(&self, best: Option<Tried<T>>) -> Result<Option<Tried<T>>, Failed> {
-        let all = change::find_pipelines(self.module_after(best.as_ref()));
-        let mut sets = vec![all.clone()];
-        if all.len() > 1 {
-            sets.extend(all.into_iter().map(|one| vec![one]));
+        let module = self.module_after(best.as_ref());
+        let mut sets = Vec::new();
+        for buffers in [Buffers::One, Buffers::Two] {
+            let all = change::find_pipelines(module, buffers);
+            sets.push(all.clone());
+            if all.len() > 1 {
+                sets.extend(all.into_iter().map(|one| vec![one]));
+            }
         }
         let mut with: Option<Tried<T>> = None;
         for set in sets.into_iter().filter(|set| !set.is_empty()) {
@@ -434,7 +439,7 @@ impl<T> Maker<'_, T> {
             .collect();
         let [first, mut pipelines, merges] = stages(kept);
         let (_, module) = self.applied(std::slice::from_ref(&first))?;
-        let there = change::find_pipelines(&module);
+        let there = change::find_pipelines(&module, Buffers::One);
         let is_there = |recipe: &Recipe| {
             let has_all = |other: &Recipe| {
                 recipe.members().iter().all(|member| other.members().contains(member))

@@ -2,7 +2,7 @@
 //! proof accepts.
 
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, ChangeError, Recipe};
+use halflap_hlo::change::{self, Buffers, ChangeError, Recipe};
 use halflap_hlo::{Different, Module, Sameness, same};
 
 const GROUPS: &str = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
@@ -323,13 +323,14 @@ ENTRY %main (x: f32[8,4], y: f32[3,2,4]) -> f32[8,4] {{
 }
 
 fn pipeline(members: &[&str]) -> Recipe {
-    Recipe::Pipeline { members: members.iter().map(|&name| name.to_owned()).collect() }
+    let members = members.iter().map(|&name| name.to_owned()).collect();
+    Recipe::Pipeline { members, buffers: Buffers::Two }
 }
 
 #[test]
 fn a_loop_gathers_for_the_next_iteration() {
     let old = Module::read(looped()).unwrap();
-    assert_eq!(change::find_pipelines(&old), [pipeline(&["ag"])]);
+    assert_eq!(change::find_pipelines(&old, Buffers::Two), [pipeline(&["ag"])]);
     let (new, into) = change::apply(&old, &[pipeline(&["ag"])]).unwrap();
     assert_eq!(into, ["ag.next"]);
     assert_eq!(same(&old, &new), Ok(Sameness::Exact));
@@ -350,7 +351,14 @@ fn a_loop_gathers_for_the_next_iteration() {
     assert!(!new.text().contains("%part ="), "{}", new.text());
     let place = |what: &str| new.text().find(what).unwrap();
     assert!(place("%ag.next =") < place("add(%h, %ag)"), "it has a buffer of its own");
-    assert!(change::find_pipelines(&new).is_empty(), "it gathers ahead already");
+    assert!(change::find_pipelines(&new, Buffers::Two).is_empty(), "it gathers ahead already");
+    let over = Recipe::Pipeline { members: vec!["ag".to_owned()], buffers: Buffers::One };
+    let new = applied(&old, &[over]);
+    assert_eq!(same(&old, &new), Ok(Sameness::Exact));
+    let place = |what: &str| new.text().find(what).unwrap();
+    assert!(place("%ag.next =") > place("add(%h, %ag)"), "it overwrites what was read");
+    assert!(new.text().contains("tuple(%j, %next, %w, %ag.next)"), "{}", new.text());
+    assert!(change::find_pipelines(&new, Buffers::Two).is_empty(), "it gathers ahead already");
 }
 
 #[test]
@@ -376,7 +384,7 @@ fn loops_that_stay() {
         let text = looped().replacen(more, &format!("{extra}{more}"), 1);
         assert!(text.contains(from), "{from}");
         let module = Module::read(text.replace(from, to)).unwrap();
-        assert_eq!(change::find_pipelines(&module), [], "{to}");
+        assert_eq!(change::find_pipelines(&module, Buffers::Two), [], "{to}");
         assert!(change::apply(&module, &[pipeline(&["ag"])]).is_err(), "{to}");
     }
 }

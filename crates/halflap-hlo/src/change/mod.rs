@@ -48,7 +48,18 @@ pub enum Recipe {
     Pipeline {
         /// The all-gathers, of one loop.
         members: Vec<String>,
+        /// Where an iteration gathers for the next one.
+        buffers: Buffers,
     },
+}
+
+/// Where an iteration gathers for the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// Over what it was given itself: as soon as that was read for the last time.
+    One,
+    /// Into another buffer, which is copied at its end: at any time.
+    Two,
 }
 
 /// The kinds of recipes.
@@ -102,7 +113,7 @@ impl Recipe {
             Recipe::Scatter { all_reduce: member } | Recipe::Narrow { collective: member } => {
                 std::slice::from_ref(member)
             }
-            Recipe::Merge { members } | Recipe::Pipeline { members } => members,
+            Recipe::Merge { members } | Recipe::Pipeline { members, .. } => members,
         }
     }
 }
@@ -331,7 +342,7 @@ pub fn find(module: &Module) -> Vec<Found> {
 }
 
 /// The gathers of each loop that can be done an iteration ahead.
-pub fn find_pipelines(module: &Module) -> Vec<Recipe> {
+pub fn find_pipelines(module: &Module, buffers: Buffers) -> Vec<Recipe> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
     let looped = subject.places().into_iter().flat_map(|id| module.instructions(id));
@@ -339,7 +350,7 @@ pub fn find_pipelines(module: &Module) -> Vec<Recipe> {
     let members = plans.map(|plan| plan.members());
     members
         .filter(|members| members.iter().all(|name| named.contains_key(name.as_str())))
-        .map(|members| Recipe::Pipeline { members })
+        .map(|members| Recipe::Pipeline { members, buffers })
         .collect()
 }
 
@@ -371,8 +382,8 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
             (Recipe::Narrow { .. }, &[member]) => narrow::plan(&subject, member)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
-            (Recipe::Pipeline { .. }, members) => pipeline::plan_of(&subject, members)
-                .and_then(|plan| plan.write(&mut draft))
+            (Recipe::Pipeline { buffers, .. }, members) => pipeline::plan_of(&subject, members)
+                .and_then(|plan| plan.write(&mut draft, *buffers))
                 .map_err(refused)?,
             (_, members) => merge::write(&subject, &mut draft, members)?,
         });

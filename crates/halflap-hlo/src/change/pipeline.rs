@@ -1,12 +1,12 @@
 //! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the one before it,
 //! and for the first one before the loop. The loop carries one more buffer for each.
 //!
-//! A loop's values stay where they are, and an iteration reads what it gathered last while it gathers
-//! for the next one. So there are two buffers, and one is copied into the other at the end.
+//! A loop's values stay where they are. So an iteration gathers over what it has read for the last
+//! time, or into another buffer that is copied at its end.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{RecipeSubject, Refusal};
+use super::{Buffers, RecipeSubject, Refusal};
 use crate::draft::{Draft, DraftLine, after_name, grown};
 use crate::ids::{ComputationId, InstrId};
 use crate::split::shape_text;
@@ -245,7 +245,7 @@ impl PipelinePlan<'_, '_> {
     }
 
     /// Writes it; returns the names of the gathers that each iteration does for the next one.
-    pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
+    pub(super) fn write(self, draft: &mut Draft<'_>, buffers: Buffers) -> Result<String, Refusal> {
         let Carrier { looped, init, parameters, root } = self.carrier;
         let whole = [looped, init, parameters[0], parameters[1], root];
         let members = self.gathers.iter().map(|gather| gather.collective);
@@ -266,7 +266,11 @@ impl PipelinePlan<'_, '_> {
             draft.grow_head(parameter, &shapes);
         }
         self.write_before(draft, &shapes);
-        let names = self.write_body(draft, &shapes);
+        let names = match buffers {
+            Buffers::One => self.write_next(draft, self.carrier.root),
+            Buffers::Two => self.write_next(draft, parameters[0]),
+        };
+        self.write_body(draft, &Ahead { shapes: &shapes, names: &names, buffers });
         self.remove_unread(draft);
         Ok(names.join(", "))
     }
@@ -302,21 +306,21 @@ impl PipelinePlan<'_, '_> {
         }
     }
 
-    /// The gathers for the next iteration, in place of those for this one; returns their names.
-    fn write_body(&self, draft: &mut Draft<'_>, shapes: &[String]) -> Vec<String> {
+    /// The gathers for the next iteration, where they do not wait for those that read what is there, or
+    /// behind all of them; returns their names.
+    fn write_next(&self, draft: &mut Draft<'_>, at: InstrId) -> Vec<String> {
+        let mut copier = Copier::new(self, at, When::Next);
+        self.gathers.iter().map(|gather| copier.copy(draft, gather, "next")).collect()
+    }
+
+    /// What was gathered, in place of the gathers, and what is carried on.
+    fn write_body(&self, draft: &mut Draft<'_>, next: &Ahead<'_>) {
+        let &Ahead { shapes, names, buffers } = next;
         let Carrier { parameters: [parameter, _], root, .. } = self.carrier;
-        // In front of all that reads what was gathered last.
-        let mut copier = Copier::new(self, parameter, When::Next);
-        let next: Vec<String> =
-            self.gathers.iter().map(|gather| copier.copy(draft, gather, "next")).collect();
-        let mut more = Vec::new();
-        for ((gather, next), shape) in self.gathers.iter().zip(&next).zip(shapes) {
-            let name = draft.fresh(&format!("{}.carried", self.name(gather.collective)));
-            let text = format!("{shape} copy({}{next})", draft.percent(root));
-            let reads = vec![next.clone()];
-            draft.replace(root, DraftLine { name: name.clone(), text, reads });
-            more.push(name);
-        }
+        let more = match buffers {
+            Buffers::One => names.to_vec(),
+            Buffers::Two => self.write_copies(draft, next),
+        };
         let name = self.name(root).to_owned();
         let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &more });
         draft.replace(root, line);
@@ -331,7 +335,19 @@ impl PipelinePlan<'_, '_> {
             let name = self.name(gather.collective).to_owned();
             draft.replace(gather.collective, DraftLine { name, text, reads: vec![read] });
         }
-        next
+    }
+
+    /// Copies of what was gathered, at the end of an iteration; returns their names.
+    fn write_copies(&self, draft: &mut Draft<'_>, next: &Ahead<'_>) -> Vec<String> {
+        let root = self.carrier.root;
+        let mut copies = Vec::new();
+        for ((gather, next), shape) in self.gathers.iter().zip(next.names).zip(next.shapes) {
+            let name = draft.fresh(&format!("{}.carried", self.name(gather.collective)));
+            let text = format!("{shape} copy({}{next})", draft.percent(root));
+            draft.replace(root, DraftLine { name: name.clone(), text, reads: vec![next.clone()] });
+            copies.push(name);
+        }
+        copies
     }
 
     /// Leaves out what only the gathers read.
@@ -371,6 +387,13 @@ impl PipelinePlan<'_, '_> {
         let text = grown(&self.with_operands(tuple, &texts), shapes);
         DraftLine { name: name.to_owned(), text, reads }
     }
+}
+
+/// What an iteration gathers for the next one.
+struct Ahead<'a> {
+    shapes: &'a [String],
+    names: &'a [String],
+    buffers: Buffers,
 }
 
 /// What a tuple becomes.
