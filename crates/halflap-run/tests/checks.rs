@@ -118,6 +118,27 @@ fn numbers_that_are_none() {
 }
 
 #[test]
+fn who_contributes_a_nan_is_blamed_and_not_who_receives_it() {
+    let groups = "channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true";
+    for collective in [
+        format!("f32[4] all-reduce(p), {groups}, to_apply=sum"),
+        format!("f32[16] all-gather(p), {groups}, dimensions={{0}}"),
+        "f32[4] collective-permute(p), channel_id=1, source_target_pairs={{3,0},{2,1}}".to_owned(),
+    ] {
+        let checks = Checks { forbidden: Some(Forbidden::Nan), ..Checks::default() };
+        let job = Job::new(module(4, "", &format!(" ROOT r = {collective}")), checks);
+        let program = Arc::new(job.prepared());
+        let mut inputs = vec![vec![Tensor::of(&[4], &job.given)]; 4];
+        for (rank, number) in [(2, 2.0), (3, f32::NAN)] {
+            inputs[rank] = vec![Tensor::of(&[4], &[0.0, number, 0.0, 0.0])];
+        }
+        let failure = run(&vec![program; 4], inputs, &job.options).expect_err("a NaN was given");
+        let Failure::NotFinite(found) = failure else { panic!("{failure}") };
+        assert_eq!((found.rank, found.is_input, found.index), (3, true, vec![1]), "{collective}");
+    }
+}
+
+#[test]
 fn a_rank_that_stands_for_another_is_called_that() {
     let text = " i = u32[] partition-id()\n f = f32[] convert(i)\n b = f32[4] broadcast(f), dimensions={}\n m = f32[4] \
                 negate(b)\n ROOT x = f32[4] log(m)";

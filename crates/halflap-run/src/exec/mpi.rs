@@ -16,7 +16,7 @@ use super::session::{
 use super::task::RankStreams;
 use crate::check::{Flight, TaskProbe};
 use crate::comm::mpi::{Control, Difference, MpiTransport, Tag, World};
-use crate::failure::{Failure, Fate};
+use crate::failure::{Failure, Fate, FindingPlace};
 use crate::prepare::Prepared;
 use crate::tensor::Tensor;
 
@@ -96,7 +96,15 @@ struct Findings {
     /// The point up to which this rank reported completion to rank 0.
     passed: Option<u64>,
     /// What ranks reported to rank 0: how far they are, and their findings.
-    of: BTreeMap<usize, (u64, Option<u64>)>,
+    of: BTreeMap<usize, (u64, Option<FindingPlace>)>,
+}
+
+impl Findings {
+    /// The rank with the first finding.
+    fn first(&self) -> Option<usize> {
+        let found = self.of.iter().filter_map(|(&rank, (_, found))| Some(((*found)?, rank)));
+        found.min().map(|(_, rank)| rank)
+    }
 }
 
 impl ProcessWatch<'_> {
@@ -140,10 +148,11 @@ impl ProcessWatch<'_> {
         while let Some((_, text)) = self.control.receive(Tag::Found) {
             fate.limit(number(&text).unwrap_or(u64::MAX));
         }
-        let own = fate.finding().map(|finding| finding.number);
-        if own != findings.told {
-            findings.told = own;
-            let text = own.map_or(String::new(), |own| own.to_string());
+        let own = fate.finding().map(|finding| finding.place());
+        let own_number = own.map(|own| own.number);
+        if own_number != findings.told {
+            findings.told = own_number;
+            let text = own_number.map_or(String::new(), |number| number.to_string());
             self.others().for_each(|rank| self.control.send(rank, Tag::Found, text.as_bytes()));
         }
         let horizon = fate.horizon();
@@ -153,21 +162,23 @@ impl ProcessWatch<'_> {
         {
             findings.passed = Some(horizon);
             findings.of.insert(self.world.rank(), (horizon, own));
-            let text = format!("{horizon} {}", own.map_or(String::new(), |own| own.to_string()));
-            self.control.send(0, Tag::Passed, text.as_bytes());
+            let found = own
+                .map_or(String::new(), |own| format!("{} {}", own.number, u64::from(own.is_made)));
+            self.control.send(0, Tag::Passed, format!("{horizon} {found}").as_bytes());
         }
         while let Some((rank, text)) = self.control.receive(Tag::Passed) {
-            let mut words = text.split(' ').map(number);
-            findings.of.insert(rank, (words.next().flatten().unwrap_or(0), words.next().flatten()));
+            let words: Vec<u64> = text.split(' ').filter_map(number).collect();
+            let found = match words[..] {
+                [_, number, is_made] => Some(FindingPlace { number, is_made: is_made != 0 }),
+                _ => None,
+            };
+            findings.of.insert(rank, (words.first().copied().unwrap_or(0), found));
         }
         if self.world.rank() == 0 && horizon != u64::MAX {
             let have_passed =
                 |rank: usize| findings.of.get(&rank).is_some_and(|(passed, _)| *passed == horizon);
-            let has_found = |rank: &usize| {
-                findings.of.get(rank).is_some_and(|(_, found)| *found == Some(horizon))
-            };
             if (0..self.world.size()).all(have_passed) {
-                let first = (0..self.world.size()).find(has_found);
+                let first = findings.first();
                 first
                     .filter(|&first| first != 0)
                     .into_iter()

@@ -149,11 +149,26 @@ pub struct Finding {
     pub failure: Failure,
 }
 
+/// Where in a plan something was found. What a task is given comes before what it makes: of a
+/// collective, the rank that contributes a NaN is blamed, and not those that receive it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FindingPlace {
+    pub(crate) number: u64,
+    pub(crate) is_made: bool,
+}
+
+impl Finding {
+    pub(crate) fn place(&self) -> FindingPlace {
+        let is_given = matches!(&self.failure, Failure::NotFinite(found) if found.is_input);
+        FindingPlace { number: self.number, is_made: !is_given }
+    }
+}
+
 /// Whether a run continues.
 ///
 /// A failure ends it immediately. A *finding* does not: which of several is seen first depends on
-/// timing, so all ranks continue up to the task of the earliest one, and the first in plan order,
-/// then by rank, ends the run.
+/// timing, so all ranks continue up to the task of the earliest one, and the first by place in the
+/// plan, then by rank, ends the run.
 #[derive(Debug)]
 pub struct Fate {
     has_failed: AtomicBool,
@@ -217,7 +232,7 @@ impl Fate {
         let mut known = self.finding.lock().unwrap_or_else(PoisonError::into_inner);
         self.limit(finding.number);
         let is_first =
-            |other: &Finding| (finding.number, finding.rank) < (other.number, other.rank);
+            |other: &Finding| (finding.place(), finding.rank) < (other.place(), other.rank);
         if known.as_ref().is_none_or(is_first) {
             *known = Some(finding);
         }
