@@ -16,7 +16,11 @@ pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
         Edges::Real | Edges::Awaited => ("", ""),
     };
     if bound.is_reached_by(step_time) {
-        return format!("optimal: no order{that} is faster");
+        let how = match bound.basis {
+            Basis::AllOrders => ", proved by exhaustive search",
+            _ => "",
+        };
+        return format!("optimal: no order{that} is faster{how}");
     }
     // Rounded up: what is said is proved.
     let hundredths = (1e4 * (step_time.0 / bound.time.0 - 1.0)).ceil();
@@ -58,6 +62,7 @@ fn describe_basis(graph: &Graph, basis: Basis) -> String {
                 format!("a cut at {first} and {last}: what can run before, between and after them")
             }
         },
+        Basis::AllOrders => "every order that could be faster was tried".to_owned(),
     }
 }
 
@@ -72,6 +77,7 @@ pub(super) fn basis_json(graph: &Graph, bound: Bound) -> Value {
         Basis::Cut { first, last } => {
             json!({ "kind": "cut", "first": name(first), "last": name(last) })
         }
+        Basis::AllOrders => json!({ "kind": "all_orders" }),
     };
     basis["memory"] = bound.memory.into();
     basis

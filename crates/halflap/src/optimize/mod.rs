@@ -29,7 +29,7 @@ use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
 use crate::robustness::Robustness;
-use crate::simulate::{Bound, Bounded, Machine, lower_bound, simulate};
+use crate::simulate::{Basis, Bound, Bounded, Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal};
@@ -213,7 +213,7 @@ pub fn optimize_so_far(task: &Task<'_>) -> Result<SoFar, OptimizeError> {
 fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
-    let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
+    let mut bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
     // The search itself knows no contention.
     let alone = match task.machine.is_contended() {
         true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
@@ -229,11 +229,13 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let start = Start { orders: &starts[..within], bound: alone };
     let mut hunt = Hunt::new(task, &program, start, steps);
     for &rung in rungs {
-        candidates.extend(climb(&mut hunt, rung));
+        let exact = exact_order(&hunt, rung);
+        candidates.extend(climb(&mut hunt, rung, exact.as_deref()));
         if task.machine.is_contended() {
             refine(&mut candidates, rung);
         }
         candidates.settle(bound);
+        bound = exact.and_then(|order| exhausted(task, &order)).unwrap_or(bound);
         if hunt.is_stopped() || candidates.reach(bound) {
             break;
         }
@@ -241,17 +243,31 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     candidates.chosen(bound)
 }
 
-/// The orders that one more rung finds: by exact search, where that is possible, otherwise by
+/// The order that exact search finds, where a rung makes one and an order is within the limit.
+fn exact_order(hunt: &Hunt<'_>, rung: Effort) -> Option<Vec<u32>> {
+    let is_possible = rung == Effort::Thorough && hunt.program.len <= exact::MOST;
+    is_possible.then(|| exact::search(hunt.program, hunt.task.memory_limit.0)).flatten()
+}
+
+/// What exact search proves: no order is faster than what it found. It knows neither contention nor
+/// hosts and peers that take time.
+fn exhausted(task: &Task<'_>, order: &[u32]) -> Option<Bound> {
+    let Machine { launch, peers, .. } = task.machine;
+    if task.machine.is_contended() || *launch > Nanos::ZERO || peers.is_some() {
+        return None;
+    }
+    let time = simulate(task.graph, &ops_of(order), task.machine).step_time;
+    Some(Bound { time, edges: task.edges, basis: Basis::AllOrders, memory: true })
+}
+
+/// The orders that one more rung finds: by exact search, where that was possible, otherwise by
 /// annealing. What has no order within the limit is annealed, too, to see how close one can come.
-fn climb(hunt: &mut Hunt<'_>, rung: Effort) -> Vec<Found> {
+fn climb(hunt: &mut Hunt<'_>, rung: Effort, exact: Option<&[u32]>) -> Vec<Found> {
     let program = hunt.program;
-    let exact = match rung == Effort::Thorough && program.len <= exact::MOST {
-        true => exact::search(program, hunt.task.memory_limit.0),
-        false => None,
-    };
     match exact {
         Some(order) => {
-            vec![polished(program, &order, hunt.task.memory_limit.0), Found::new(program, order)]
+            let polished = polished(program, order, hunt.task.memory_limit.0);
+            vec![polished, Found::new(program, order.to_vec())]
         }
         None => hunt.run(&rung.stages(program.len)),
     }

@@ -73,6 +73,8 @@ pub enum Basis {
         /// The last one.
         last: OpId,
     },
+    /// Every order that could be faster was tried.
+    AllOrders,
 }
 
 impl Bound {
