@@ -79,12 +79,13 @@ impl Advised<'_> {
 
     fn line(&self, advice: &Advice) -> AdviceLine {
         let (subject, more) = self.words(advice);
-        let share = 100.0 * advice.saves.0 / self.step_time.0.max(1.0);
+        let share = 100.0 * advice.saves.0 / advice.from.0.max(1.0);
         let gain = match advice.is_at_most {
             true => format!("up to {} ({share:.1}%)", advice.saves),
-            false => format!("{share:.1}% ({} -> {})", self.step_time, advice.step_time),
+            false => format!("{share:.1}% ({} -> {})", advice.from, advice.step_time),
         };
-        let text = format!("{} {gain}{more}.", subject);
+        let reordered = if advice.from < self.step_time { " more than a better order" } else { "" };
+        let text = format!("{subject} {gain}{reordered}{more}.");
         let (action, is_typed) = action(&advice.lever);
         let action = match is_typed {
             true => format!("{} {action}", self.command).trim().to_owned(),
@@ -183,9 +184,22 @@ fn budget_text(budget: Budget) -> String {
     }
 }
 
+/// What several lines of advice say together.
+pub(crate) fn together(lines: &[AdviceLine]) -> &'static str {
+    match lines {
+        [] | [_] => "",
+        _ => "Each is for one change alone: together they may save less than the sum.",
+    }
+}
+
 /// The lines for a terminal, with their heading.
 pub fn render_advice(advised: &Advised<'_>, style: &Style) -> String {
-    render_lines(&advised.lines(), style) + "\n"
+    let lines = advised.lines();
+    let note = match together(&lines) {
+        "" => String::new(),
+        note => format!("  {}\n", wrapped(note, 2, style)),
+    };
+    format!("{}{note}\n", render_lines(&lines, style))
 }
 
 /// The same for lines that are made already.
@@ -206,6 +220,7 @@ pub fn advice_json(advised: &Advised<'_>) -> Value {
         let line = advised.line(advice);
         let mut value = json!({
             "kind": kind(&advice.lever),
+            "from": advice.from.0,
             "saves": advice.saves.0,
             "step_time": advice.step_time.0,
             "is_at_most": advice.is_at_most,

@@ -16,7 +16,7 @@ use crate::memory::Budget;
 use crate::optimize::{Effort, Task, optimize};
 use crate::order::Order;
 use crate::rewrite::{CopyCost, Prices, TAIL};
-use crate::simulate::{Cause, Exposure, Machine, lower_bound, simulate};
+use crate::simulate::{Cause, Exposure, Machine, Simulation, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::workload::{Decided, Model, Priced, Search, SearchError, Workload};
 
@@ -44,7 +44,10 @@ pub struct AdviceCase<'a, T> {
 pub struct Advice {
     /// What it is.
     pub lever: Lever,
-    /// How much shorter the step becomes.
+    /// The step that it is compared with: as it is or, where a better order is advised besides,
+    /// as that makes it.
+    pub from: Nanos,
+    /// How much shorter than that the step becomes.
     pub saves: Nanos,
     /// The step then.
     pub step_time: Nanos,
@@ -135,8 +138,9 @@ const LONGEST: usize = 20_000;
 /// stopped.
 pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     let Some(entry) = case.decided.last() else { return Some(Vec::new()) };
+    let step = entry.result.step_time();
     let mut asked =
-        AdviceSearch { case, step: entry.result.step_time(), at: 0.0, known: Vec::new() };
+        AdviceSearch { case, step, base: step, better: None, at: 0.0, known: Vec::new() };
     let mut lines = asked.by_option();
     let mut others = asked.by_hand();
     if (case.progress)(1.0).is_break() {
@@ -144,8 +148,10 @@ pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     }
     for lines in [&mut lines, &mut others] {
         lines.retain(|advice| advice.saves.0 > asked.step.0 * LEAST);
-        // The sort is stable: of equals the one that was tried first.
-        lines.sort_by(|a, b| b.saves.0.total_cmp(&a.saves.0));
+        // The sort is stable: of equals the one that was tried first. A better order is what the
+        // others are compared with.
+        let later = |advice: &Advice| advice.lever != Lever::Reorder;
+        lines.sort_by(|a, b| later(a).cmp(&later(b)).then(b.saves.0.total_cmp(&a.saves.0)));
     }
     lines.extend(others);
     lines.truncate(MOST);
@@ -173,6 +179,8 @@ struct Attempt {
 /// What came of a trial.
 struct AdviceTried {
     step_time: Nanos,
+    /// The entry in its order.
+    simulation: Simulation,
     /// Every unit's order.
     orders: Vec<Order>,
     /// What is alive at the peak of the entry.
@@ -185,6 +193,10 @@ struct AdviceSearch<'a, T> {
     case: &'a AdviceCase<'a, T>,
     /// The step as it is.
     step: Nanos,
+    /// The step as a better order makes it, if that is worth a line.
+    base: Nanos,
+    /// The entry in that order.
+    better: Option<Simulation>,
     /// Which part of the work is done.
     at: f64,
     /// Orders of all units that were found on the way.
@@ -201,26 +213,36 @@ impl<T> AdviceSearch<'_, T> {
     }
 
     fn line(&self, lever: Lever, step_time: Nanos) -> Advice {
-        Advice { lever, saves: self.step - step_time, step_time, is_at_most: false }
+        let from = self.base;
+        Advice { lever, from, saves: from - step_time, step_time, is_at_most: false }
     }
 
     fn at_most(&self, lever: Lever, saves: Nanos) -> Advice {
-        Advice { lever, saves, step_time: self.step - saves, is_at_most: true }
+        let from = self.base;
+        Advice { lever, from, saves, step_time: from - saves, is_at_most: true }
+    }
+
+    /// The entry in the order that lines are compared with.
+    fn simulation(&self) -> Option<&Simulation> {
+        let own = self.case.decided.last().map(|entry| &entry.result.simulation);
+        self.better.as_ref().or(own)
     }
 
     /// What an option of the command changes.
     fn by_option(&mut self) -> Vec<Advice> {
         let mut lines = Vec::new();
-        // Beside a search that was not made yet, the others must save more than it does.
-        let mut base = self.step;
+        // Beside a search that was not made yet, the others count with what they save more.
         if !self.case.is_searched
             && let Some(tried) = self.try_out(self.plain(), 0.2)
         {
-            base = base.min(tried.step_time);
             lines.push(self.line(Lever::Reorder, tried.step_time));
             self.known.push(tried.orders);
+            if (self.step - tried.step_time).0 > self.step.0 * LEAST {
+                self.base = tried.step_time;
+                self.better = Some(tried.simulation);
+            }
         }
-        let least = base * (1.0 - LEAST);
+        let least = self.base * (1.0 - LEAST);
         lines.extend(self.memory(least));
         let free = AdviceTrial { edges: Edges::Real, ..self.plain() };
         if self.case.search.edges == Edges::All
@@ -244,7 +266,7 @@ impl<T> AdviceSearch<'_, T> {
 
     /// What only a change of the program or of the hardware changes.
     fn by_hand(&mut self) -> Vec<Advice> {
-        let stalled = stalled(self.case).into_iter();
+        let stalled = self.simulation().map_or(Vec::new(), stalled).into_iter();
         let mut lines: Vec<Advice> =
             stalled.map(|(lever, time)| self.at_most(lever, time)).collect();
         lines.extend(self.rows());
@@ -269,7 +291,7 @@ impl<T> AdviceSearch<'_, T> {
         let priced = &only.priced;
         let graph = priced.graph.as_ref().clone().with_given(|op| priced.machine.times.of(op));
         let setup = Setup { graph: &graph, machine: &priced.machine };
-        let found = looked_up(setup, &only.result.simulation, &self.prices());
+        let found = looked_up(setup, self.simulation()?, &self.prices());
         let most = found.into_iter().max_by(|a, b| a.saved.0.total_cmp(&b.saved.0))?;
         let lever = Lever::ExchangeRows { gather: most.gather, rows: most.rows };
         Some(self.at_most(lever, most.saved))
@@ -290,7 +312,7 @@ impl<T> AdviceSearch<'_, T> {
             return None;
         }
         let best = self.try_out(most, 0.3).filter(|tried| tried.step_time < least)?;
-        let enough = self.step - (self.step - best.step_time) * ENOUGH;
+        let enough = self.base - (self.base - best.step_time) * ENOUGH;
         let mut found = best;
         let (mut low, mut high) = (0, last);
         while low < high {
@@ -339,17 +361,21 @@ impl<T> AdviceSearch<'_, T> {
             return None;
         }
         let mut steps: Vec<Nanos> = Vec::new();
+        let mut last = None;
         let walked = self.case.workload.walk(self.case.model, |priced| {
             let machine = self.machine(priced, trial, &steps);
             let order = self.search(priced, &machine, Attempt { trial, from, until })?;
-            steps.push(simulate(&priced.graph, order.as_slice(), &machine).step_time);
+            let simulation = simulate(&priced.graph, order.as_slice(), &machine);
+            steps.push(simulation.step_time);
+            last = Some(simulation);
             Ok::<_, SearchError>((order, ()))
         });
         let units = walked.ok()?;
         let budget = self.budget(&units);
         let peak = units.last()?.result.peak();
         let orders = units.into_iter().map(|unit| unit.result.order).collect();
-        Some(AdviceTried { step_time: *steps.last()?, orders, peak, budget })
+        let simulation = last?;
+        Some(AdviceTried { step_time: simulation.step_time, simulation, orders, peak, budget })
     }
 
     fn search(
@@ -451,9 +477,7 @@ impl<T> AdviceSearch<'_, T> {
 }
 
 /// What compute stands still for in ways that no order changes, in one run of the entry.
-fn stalled<T>(case: &AdviceCase<'_, T>) -> Vec<(Lever, Nanos)> {
-    let Some(entry) = case.decided.last() else { return Vec::new() };
-    let simulation = &entry.result.simulation;
+fn stalled(simulation: &Simulation) -> Vec<(Lever, Nanos)> {
     let mut exposures: Vec<&Exposure> = simulation.exposures.iter().collect();
     exposures.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
     let (mut blocking, mut start, mut end) = <(Stalls, Stalls, Stalls)>::default();

@@ -7,7 +7,7 @@ use halflap::graph::Edges;
 use halflap::import::read_graph;
 use halflap::memory::Budget;
 use halflap::optimize::Effort;
-use halflap::workload::{Decision, Model, Search, Workload};
+use halflap::workload::{Decided, Decision, Model, Search, SearchError, Workload};
 
 fn workload(name: &str) -> Workload {
     let path = format!("{}/../../tests/corpus/{name}.graph.json.gz", env!("CARGO_MANIFEST_DIR"));
@@ -23,13 +23,21 @@ fn found(workload: &Workload, search: &Search) -> Decision {
 }
 
 fn asked(workload: &Workload, search: &Search) -> Vec<Advice> {
-    let decision = found(workload, search);
+    asked_about(workload, search, &found(workload, search).units, true)
+}
+
+fn asked_about<T>(
+    workload: &Workload,
+    search: &Search,
+    decided: &[Decided<T>],
+    is_searched: bool,
+) -> Vec<Advice> {
     advise(&AdviceCase {
         workload,
         model: &Model::default(),
         search,
-        decided: &decision.units,
-        is_searched: true,
+        decided,
+        is_searched,
         is_mergeable: true,
         progress: &|_| ControlFlow::Continue(()),
     })
@@ -85,6 +93,22 @@ fn lines_are_ranked_and_few_and_worth_it() {
             assert!((advice.step_time + advice.saves - step).0.abs() < 1.0, "{name}: {advice:?}");
         }
         assert_eq!(lines, asked(&workload, &Search { threads: 1, ..search }), "{name}");
+    }
+}
+
+/// What a better order saves is not counted again in the lines after it.
+#[test]
+fn lines_beside_a_better_order_count_what_they_save_more() {
+    let (workload, search) = (workload("fsdp_llama_2"), quick(Edges::Real));
+    let own = workload
+        .walk(&Model::default(), |priced| Ok::<_, SearchError>((priced.input.order.clone(), ())));
+    let lines = asked_about(&workload, &search, &own.unwrap(), false);
+    let [reorder, others @ ..] = &lines[..] else { panic!("no advice") };
+    assert_eq!(reorder.lever, Lever::Reorder, "{lines:?}");
+    assert!(!others.is_empty());
+    for advice in others {
+        assert_eq!(advice.from, reorder.step_time, "{advice:?}");
+        assert!((advice.from - advice.saves - advice.step_time).0.abs() < 1.0, "{advice:?}");
     }
 }
 

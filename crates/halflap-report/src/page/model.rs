@@ -23,6 +23,8 @@ pub struct Page {
     pub command: &'static str,
     /// What can be done, most first.
     pub advice: Vec<PageAdvice>,
+    /// What holds for all of that together; empty for nothing.
+    pub advice_note: &'static str,
     /// What else there is to know, each a label and a sentence.
     pub facts: Vec<(&'static str, String)>,
     /// What slices represent.
@@ -395,6 +397,39 @@ pub struct PageTable {
     pub view: Option<u32>,
     /// If rows were left out, how many there were, and what those that are here are: `the most exposed`.
     pub cut: Option<(usize, &'static str)>,
+}
+
+impl PageTable {
+    /// The same without columns that have a value in no row.
+    pub(super) fn without_empty_columns(mut self) -> PageTable {
+        let has_value = |column: usize| {
+            self.rows.is_empty() || self.rows.iter().any(|row| row[column].has_value())
+        };
+        let kept: Vec<bool> = (0..self.columns.len()).map(has_value).collect();
+        let only_kept = |place: &mut usize| {
+            *place += 1;
+            kept[*place - 1]
+        };
+        let mut place = 0;
+        self.columns.retain(|_| only_kept(&mut place));
+        for row in &mut self.rows {
+            let mut place = 0;
+            row.retain(|_| only_kept(&mut place));
+        }
+        self
+    }
+}
+
+impl PageCell {
+    fn has_value(&self) -> bool {
+        match self {
+            PageCell::Text(text) => !text.is_empty(),
+            PageCell::Time(time) => !time.0.0.is_nan(),
+            PageCell::Number(number) => !number.is_nan(),
+            PageCell::Size(_) => true,
+            PageCell::Empty => false,
+        }
+    }
 }
 
 /// A column.

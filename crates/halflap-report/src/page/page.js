@@ -84,6 +84,7 @@ function showAdvice() {
     if (action) item.append(' ', element(typed ? 'code' : 'span', 'action', clean(action, 300)));
     return item;
   }));
+  byId('advice-note').textContent = data.advice_note || '';
 }
 
 function showFacts() {

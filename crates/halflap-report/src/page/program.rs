@@ -6,7 +6,7 @@ use super::model::{
     PageUnit, PageView, Slices, StallCause, StallColumns, Sweep, Time,
 };
 use super::rates::{bus_rate, kernel_rates, rate_detail};
-use crate::advice::AdviceLine;
+use crate::advice::{AdviceLine, together};
 use crate::against_bound;
 use crate::played::Played;
 use crate::rates::{BusRate, KernelRate, program_bus_rates, program_kernel_rates};
@@ -61,6 +61,7 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
         part: printable_up_to(shown.part, NAME),
         command: shown.command,
         advice: shown.advice.iter().map(PageAdvice::of).collect(),
+        advice_note: together(shown.advice),
         facts: shown.facts.clone(),
         ops: programs.ops(),
         groups: groups(graph),
@@ -410,7 +411,7 @@ fn kernels(played: &Played<'_>, device: Option<&Device>) -> Option<PageTable> {
         column("time", PageUnit::Ns),
         column("FLOP/s", PageUnit::Flops),
     ];
-    columns.extend(device.map(|_| column("of peak", PageUnit::Percent)));
+    columns.extend(device.map(|_| column("of bf16 peak", PageUnit::Percent)));
     let row = |&(op, rate): &(OpId, KernelRate)| {
         let (start, end) = played.times(op);
         let mut row = vec![
