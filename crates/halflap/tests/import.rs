@@ -307,6 +307,26 @@ fn sizes_and_times_out_of_range() {
 }
 
 #[test]
+fn a_group_has_each_rank_once_and_as_many_as_communicate() {
+    let size =
+        |size: u32| move |g: &mut Value| g["nodes"][1]["collective"]["group_size"] = json!(size);
+    let right = "it must be the number of ranks that communicate, 1 or more";
+    check(size(0), &format!("node 'c': collective.group_size 0 is no rank at all; {right}"));
+    check(
+        size(3),
+        &format!("node 'c': collective.group_size 3 is more than the group has ranks; {right}"),
+    );
+    check(size(1), "accepted");
+    let group = |group: Value| move |g: &mut Value| g["groups"]["g"] = group;
+    let twice = "process group 'g' has rank 1 twice: each of its ranks takes part once";
+    check(group(json!({ "ranks": [1, 0, 1] })), twice);
+    check(group(json!({ "ranks": [0], "sets": [[0], [2, 1, 1]] })), twice);
+    // A set may be larger than that of the first rank, and a transfer has no ranks.
+    check(group(json!({ "ranks": [0], "sets": [[0], [1, 2]] })), "accepted");
+    check(group(json!({ "ranks": [], "kind": "transfer" })), "accepted");
+}
+
+#[test]
 fn a_collective_says_what_it_does_or_its_name_does() {
     let read = |change: &dyn Fn(&mut Value)| {
         let mut graph = small();

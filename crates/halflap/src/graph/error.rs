@@ -45,6 +45,8 @@ pub enum GraphError {
     UnknownUser { buffer: String, user: String },
     #[error("node '{node}': process group '{group}' is not among the groups")]
     UnknownGroup { node: String, group: String },
+    #[error("process group '{group}' has rank {rank} twice: each of its ranks takes part once")]
+    TwiceInGroup { group: String, rank: u32 },
     #[error(
         "node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak, issued or order"
     )]

@@ -155,10 +155,15 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
             RawGroupKind::Ranks => GroupKind::Ranks,
             RawGroupKind::Transfer => GroupKind::Transfer,
         };
-        parts.groups.push(GroupParts { name, ranks: group.ranks, kind, sets: group.sets });
+        let group = GroupParts { name, ranks: group.ranks, kind, sets: group.sets };
+        each_once(&group)?;
+        parts.groups.push(group);
     }
     for Object(node) in raw.nodes {
         let op = names.op(node)?;
+        if let Some(collective) = &op.collective {
+            fits(collective, &parts.groups[collective.group], &op.name)?;
+        }
         parts.ops.push(op);
     }
     for (Object(buffer), maker) in raw.buffers.into_iter().zip(names.makers(&parts.ops)) {
@@ -190,6 +195,35 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
         });
     }
     Ok(parts)
+}
+
+/// A rank takes part in a set once.
+fn each_once(group: &GroupParts) -> Result<(), GraphError> {
+    for set in std::iter::once(&group.ranks).chain(&group.sets) {
+        let mut sorted = set.clone();
+        sorted.sort_unstable();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(GraphError::TwiceInGroup { group: group.name.clone(), rank: pair[0] });
+        }
+    }
+    Ok(())
+}
+
+/// As many ranks communicate as the group has, where that is known.
+fn fits(collective: &Collective, group: &GroupParts, node: &str) -> Result<(), GraphError> {
+    let most = std::iter::once(&group.ranks).chain(&group.sets).map(Vec::len).max().unwrap_or(0);
+    let problem = match collective.group_size as usize {
+        0 => "no rank at all",
+        size if most > 0 && size > most => "more than the group has ranks",
+        _ => return Ok(()),
+    };
+    Err(GraphError::BadNumber {
+        node: node.to_owned(),
+        field: "collective.group_size",
+        value: collective.group_size.to_string(),
+        problem,
+        right: "the number of ranks that communicate, 1 or more",
+    })
 }
 
 impl RawCollective {

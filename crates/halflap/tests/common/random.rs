@@ -39,7 +39,7 @@ pub fn graph(random: &mut Random, most: usize) -> Graph {
     let ops = random.below(most + 1);
     let fractional = random.chance(25);
     let mut parts = Parts::default();
-    for ranks in [vec![0, 1, 2, 3], vec![0, 4], vec![2, 3, 5]] {
+    for ranks in [vec![0, 1, 2, 3], vec![0, 4, 6, 7], vec![2, 3, 5, 8]] {
         let (name, sets) = (format!("g{}", parts.groups.len()), Vec::new());
         parts.groups.push(GroupParts { name, ranks, kind: GroupKind::Ranks, sets });
     }
