@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::groups::ReplicaGroups;
+use super::groups::{ReplicaGroups, WrittenDevice, as_written};
 use super::lex::TextSpan;
 use super::lex::numbers_in;
 use super::{Module, Opcode};
@@ -137,6 +137,11 @@ impl Module {
     /// The participants of a collective.
     pub fn replica_groups(&self, instr: InstrId) -> ReplicaGroups {
         ReplicaGroups::of(self, instr)
+    }
+
+    /// How the groups of a collective write a device, which may be beyond those that there are.
+    pub(crate) fn written_device(&self, instr: InstrId, device: u64) -> WrittenDevice {
+        as_written(self, instr, device)
     }
 
     /// Which outputs of the module share memory with inputs.

@@ -272,6 +272,30 @@ fn meaning(module: &Module, instr: InstrId) -> Meaning {
     }
 }
 
+/// A device as replica groups write it: where they mean replicas or partitions, one of those.
+pub(super) struct WrittenDevice {
+    pub(super) what: &'static str,
+    pub(super) number: u64,
+    /// How many there are of them.
+    pub(super) count: u64,
+}
+
+/// How the groups of a collective write a device, which may be beyond those that there are.
+pub(super) fn as_written(module: &Module, instr: InstrId, device: u64) -> WrittenDevice {
+    let all = module.devices();
+    let (replicas, partitions) = (u64::from(all.replicas), u64::from(all.partitions));
+    match meaning(module, instr) {
+        Meaning::Replicas | Meaning::ReplicasWhole if partitions > 1 => {
+            WrittenDevice { what: "replica", number: device / partitions, count: replicas }
+        }
+        Meaning::Partitions if replicas > 1 => {
+            let before = (device / partitions).min(replicas - 1) * partitions;
+            WrittenDevice { what: "partition", number: device - before, count: partitions }
+        }
+        _ => WrittenDevice { what: "device", number: device, count: all.count() },
+    }
+}
+
 /// The attributes that name devices.
 pub(super) const KEYS: [&str; 2] = ["replica_groups", "source_target_pairs"];
 

@@ -68,6 +68,7 @@ pub use attributes::{Alias, Attribute, ConvDims, MovingWindow, SliceDim, WindowD
 pub use decides::deciding_elements;
 pub use draft::DraftError;
 pub use error::{HloError, Problem, ReadError};
+pub(crate) use groups::WrittenDevice;
 pub use groups::{Devices, ReplicaGroups};
 pub use lex::TextSpan;
 pub use literal::Literal;

@@ -179,7 +179,7 @@ fn a_plan_reads_as_what_it_does() {
     .unwrap();
     let text = Text::of(&module, &planned(&module, None));
     let expected = "\
-plan of m for 2 ranks: 1 computations, 8 steps, peak 128 B (128 bytes)
+plan of m for 2 ranks: 1 computation, 8 steps, peak 128 B (128 bytes)
 stream 0: {0,1}
 
 entry e: 8 steps, parameters 32 B, constants 0 B, gives g, m

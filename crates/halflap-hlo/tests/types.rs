@@ -390,3 +390,20 @@ fn devices() {
     );
     assert_eq!(pairs("{{0,1},{1,0}}"), Ok(()));
 }
+
+/// Groups that mean replicas are wrong about replicas: no number is made up.
+#[test]
+fn what_groups_name_is_as_they_write_it() {
+    let said = |groups: &str| {
+        let text = format!(
+            "HloModule m, num_partitions=2\nsum {{\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n \
+             ROOT c = f32[] add(a, b)\n}}\nENTRY e {{\n p = f32[4] parameter(0)\n \
+             ROOT r = f32[4] all-reduce(p), to_apply=sum, replica_groups={groups}\n}}\n"
+        );
+        check(&Module::read(text).unwrap()).unwrap_err().to_string()
+    };
+    let beyond = said("{{0,5}}");
+    assert!(beyond.contains("name replica 5, but there is 1 (without channel_id"), "{beyond}");
+    let twice = said("{{0,0}}");
+    assert!(twice.contains("name replica 0 twice"), "{twice}");
+}

@@ -81,12 +81,16 @@ impl Text {
 
 fn headline(module: &Module, program: &Program) -> String {
     let peak = program.peak();
+    let counted = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}s"),
+    };
     format!(
-        "plan of {} for {} ranks: {} computations, {} steps, peak {peak} ({} bytes)",
+        "plan of {} for {}: {}, {}, peak {peak} ({} bytes)",
         module.name(),
-        module.devices().count(),
-        program.plans.len(),
-        program.step_count(),
+        counted(module.devices().count() as usize, "rank"),
+        counted(program.plans.len(), "computation"),
+        counted(program.step_count(), "step"),
         peak.0
     )
 }

@@ -4,6 +4,7 @@
 //! needs no names, no orders and no claim about what was changed, and it shares no code with what
 //! changes modules.
 
+mod contrast;
 mod loops;
 mod nodes;
 mod numbers;
@@ -15,6 +16,7 @@ use thiserror::Error;
 
 use crate::Module;
 use crate::ids::InstrId;
+use contrast::contrast;
 use halflap::ids::Id;
 use nodes::{NodeId, NodeOp, Nodes};
 use read::ReadModule;
@@ -38,9 +40,18 @@ pub enum Different {
     #[error("one is for {before} devices, the other for {after}")]
     Devices { before: u64, after: u64 },
     #[error(
-        "'{before}' (line {line}) is not computed; '{after}' is in its place (line {after_line})"
+        "'{before}' (line {line}) is not computed; '{after}' is in its place (line {after_line}): \
+         expected {expected}, found {found}"
     )]
-    Value { before: String, line: usize, after: String, after_line: usize },
+    Value {
+        before: String,
+        line: usize,
+        after: String,
+        after_line: usize,
+        /// What is not the same in both, as it was and as it is.
+        expected: String,
+        found: String,
+    },
     #[error("the results differ in a way that no single instruction stands for")]
     Results,
     #[error("the control dependency of '{after}' on '{before}' is missing")]
@@ -117,6 +128,7 @@ fn difference(
         let (left, right) = (nodes.node(a), nodes.node(b));
         let called = |what: &NodeOp| match what {
             NodeOp::Op { called, .. } => called.clone(),
+            NodeOp::Collective { reducer, .. } => reducer.iter().copied().collect(),
             _ => Vec::new(),
         };
         let inputs = left.inputs.iter().zip(&right.inputs);
@@ -128,7 +140,10 @@ fn difference(
         }
     }
     let Some((before, after)) = last else { return Different::Results };
+    let [expected, found] = contrast(nodes.node(a), nodes.node(b));
     Different::Value {
+        expected,
+        found,
         before: old.module.instruction_name(before).to_owned(),
         line: old.module.line_of(before),
         after: new.module.instruction_name(after).to_owned(),

@@ -1,5 +1,7 @@
 //! Communication: the participants, and what each receives.
 
+use crate::WrittenDevice;
+
 use super::{Mismatch, Opcode, Phase, RuleResult, RuleView, Type};
 
 /// Checks that groups and pairs name existing devices, each as often as allowed.
@@ -31,7 +33,10 @@ fn everyone(view: RuleView<'_>) -> RuleResult {
     let missing =
         named.iter().zip(0..).find(|&(&device, place)| device != place).map(|(_, place)| place);
     match missing.unwrap_or(named.len() as u64) {
-        device if device < device_count(view) => Err(Mismatch::DeviceMissing { device }),
+        device if device < device_count(view) => {
+            let WrittenDevice { what, number, .. } = view.module.written_device(view.instr, device);
+            Err(Mismatch::DeviceMissing { what, number })
+        }
         _ => Ok(()),
     }
 }
@@ -63,10 +68,15 @@ fn named_once(
     devices.sort_unstable();
     let count = device_count(view);
     if let Some(&device) = devices.last().filter(|&&device| device >= count) {
-        return Err(Mismatch::NoSuchDevice { key, device, count });
+        let WrittenDevice { what, number, count } = view.module.written_device(view.instr, device);
+        return Err(Mismatch::NoSuchDevice { key, what, number, count });
     }
     match devices.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Mismatch::DeviceTwice { key, device: pair[0] }),
+        Some(pair) => {
+            let WrittenDevice { what, number, .. } =
+                view.module.written_device(view.instr, pair[0]);
+            Err(Mismatch::DeviceTwice { key, what, number })
+        }
         None => Ok(devices),
     }
 }

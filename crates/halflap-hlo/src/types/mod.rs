@@ -63,16 +63,27 @@ pub enum Mismatch {
     Parameters { computation: String, found: usize, right: usize },
     #[error("'{computation}' gives {is}, it should give {right}")]
     Gives { computation: String, is: String, right: String },
-    #[error("{key} name device {device}, but there are {count}: they should be below that")]
-    NoSuchDevice { key: &'static str, device: u64, count: u64 },
-    #[error("{key} name device {device} twice: each should be there once")]
-    DeviceTwice { key: &'static str, device: u64 },
     #[error(
-        "replica_groups leave device {device} out: each should be in one, or write {{}} for all"
+        "{key} name {what} {number}, but there {}: they should be below that",
+        there_are(what, *count)
     )]
-    DeviceMissing { device: u64 },
+    NoSuchDevice { key: &'static str, what: &'static str, number: u64, count: u64 },
+    #[error("{key} name {what} {number} twice: each should be there once")]
+    DeviceTwice { key: &'static str, what: &'static str, number: u64 },
+    #[error(
+        "replica_groups leave {what} {number} out: each should be in one, or write {{}} for all"
+    )]
+    DeviceMissing { what: &'static str, number: u64 },
     #[error("replica_groups have {first} and {other} devices: all should be of one size")]
     UnequalGroups { first: usize, other: usize },
+}
+
+fn there_are(what: &str, count: u64) -> String {
+    let meaning = match what {
+        "replica" => " (without channel_id and use_global_device_ids=true, numbers are replicas)",
+        _ => "",
+    };
+    format!("{} {count}{meaning}", if count == 1 { "is" } else { "are" })
 }
 
 /// The result of a rule.
