@@ -94,7 +94,7 @@ def test_simulate_and_explain(command, tmp_path, open_page):
     kernels = {row["kernel"]: row for row in table(page, "kernels")}
     for number, one in enumerate(out["kernels"]):
         row = kernels[one["node"]]
-        assert row["FLOP/s"] == pytest.approx(one["flop_rate"]) and row["of peak"] == pytest.approx(100 * one["of_peak"])
+        assert row["FLOP/s"] == pytest.approx(one["flop_rate"]) and row["of bf16 peak"] == pytest.approx(100 * one["of_peak"])
         if command == "explain" and number < 8:
             assert re.search(rf"^{one['node']} .* {rate(one['flop_rate'], 'FLOP/s')} +{100 * one['of_peak']:.1f}%", text, re.M)
     shows(open_page, path, [nanos(out["step_time"]), size(out["peak_memory"])])

@@ -75,6 +75,15 @@ def test_wide_letters_take_two_columns(width, tmp_path):
         assert "注意" in text and max(map(columns, lines)) <= width, text
 
 
+def test_steps_and_plans_are_broken_where_the_terminal_ends():
+    module = corpus("ddp_mlp_4").parent.parent / "hlo" / "tp_L2.after_spmd_partitioning.txt.gz"
+    for arguments in (["schedule", corpus("ddp_mlp_4"), "--effort", "quick", "--no-advice", "--show"], ["plan", module]):
+        narrow = ESCAPE.sub("", on_terminal(*arguments, width=40))
+        assert max(map(len, narrow.splitlines())) <= 40, narrow
+        letters = lambda text: "".join(text.split("together")[0].split())
+        assert letters(run(*arguments)) == letters(narrow)
+
+
 def test_rows_become_records_where_columns_do_not_fit():
     arguments = ["what-if", corpus("ddp_mlp_4"), "--memory", "1x", "--bandwidth", "1x,2x"]
     narrow = on_terminal(*arguments, width=40)

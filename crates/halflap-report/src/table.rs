@@ -55,6 +55,16 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
+    /// Text whose lines end where the terminal does: the rest of a longer one is indented below it.
+    pub fn fitted(&self, text: &str) -> String {
+        let Some(width) = self.width else { return text.to_owned() };
+        let fitted = |line: &str| match columns(line) > width {
+            true => indented(line, width),
+            false => format!("{line}\n"),
+        };
+        text.lines().map(fitted).collect()
+    }
+
     /// A bar for a part of a whole, `BAR` characters long for all of it.
     fn bar(&self, part: f64) -> String {
         let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
@@ -223,6 +233,7 @@ impl Table {
             .filter(|&column| {
                 self.columns[column].kind != ColumnKind::Bar || style.bars != Bars::None
             })
+            .filter(|&column| self.rows.is_empty() || self.has_values(column))
             .map(|column| (column, self.width(column)))
             .collect();
         let Some(most) = style.width else { return shown };
@@ -249,6 +260,14 @@ impl Table {
             *width = width.saturating_sub(over).max(LEAST.min(*width));
         }
         shown
+    }
+
+    /// Whether a row has something in a column.
+    fn has_values(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| match &row[column] {
+            Cell::Text(text) => !text.is_empty(),
+            Cell::Part(_) => true,
+        })
     }
 
     /// Every row as lines of titles and values, where a terminal is too narrow for columns.
@@ -385,6 +404,15 @@ fn total(shown: &[(usize, usize)]) -> usize {
     widths + GAP.len() * shown.len().saturating_sub(1)
 }
 
+/// A line in lines of at most so many columns; those after the first are indented further.
+fn indented(line: &str, width: usize) -> String {
+    let own = line.len() - line.trim_start().len();
+    let indent = (own + 4).min(width / 2);
+    let at = |number: usize| if number == 0 { own.min(indent) } else { indent };
+    let parts = broken(line.trim_start(), width - indent).into_iter().enumerate();
+    parts.map(|(number, part)| format!("{:1$}{part}\n", "", at(number))).collect()
+}
+
 /// Text of at most so many columns.
 pub(super) fn cut(mut text: String, most: usize) -> String {
     if columns(&text) > most {
@@ -397,6 +425,29 @@ pub(super) fn cut(mut text: String, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_and_nothing_is_lost() {
+        let text = "  12  launch dot.5(p, q) -> dot.5\nshort\n  a_name_without_any_space\n";
+        let style = Style { width: Some(16), ..Style::default() };
+        let fitted = style.fitted(text);
+        assert!(fitted.lines().all(|line| columns(line) <= 16), "{fitted}");
+        assert!(fitted.starts_with("  12  launch\n      dot.5(p,"), "{fitted}");
+        let letters = |text: &str| text.split_whitespace().collect::<String>();
+        assert_eq!(letters(&fitted), letters(text));
+        assert_eq!(Style::default().fitted(text), text);
+        let narrow = Style { width: Some(1), ..Style::default() };
+        assert_eq!(letters(&narrow.fitted("層 a")), "層a");
+    }
+
+    #[test]
+    fn a_column_without_any_value_is_not_shown() {
+        let mut table = Table::new(vec![Column::text("name"), Column::number("of peak")]);
+        table.row(vec!["a".to_owned().into(), String::new().into()]);
+        assert_eq!(table.render(&Style::default()), "name\na\n");
+        table.row(vec!["b".to_owned().into(), "3%".to_owned().into()]);
+        assert!(table.render(&Style::default()).starts_with("name  of peak\n"));
+    }
 
     fn table() -> Table {
         let mut table = Table::new(vec![

@@ -154,7 +154,7 @@ pub fn render_kernels(
     }
     let mut columns =
         vec![Column::text("longest kernels"), Column::number("time"), Column::number("FLOP/s")];
-    columns.extend(device.map(|_| Column::number("of peak")));
+    columns.extend(device.map(|_| Column::number("of bf16 peak")));
     columns.push(Column::text("fused").optional_at(2));
     let mut table = Table::new(columns);
     for &(op, rate) in rates.iter().take(KERNELS) {

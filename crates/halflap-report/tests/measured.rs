@@ -122,7 +122,9 @@ fn what_is_wrong_is_named() {
         read(&step).unwrap_err()
     };
     type Change = fn(&mut Value);
-    let cases: [(Change, &str); 8] = [
+    let cases: [(Change, &str); 10] = [
+        (|step| *step = json!(["a"]), "expected an object with format, graphs and ranks"),
+        (|step| step["ranks"] = json!([1]), "expected an object with step_ns and graphs"),
         (|step| step["format"] = json!("other"), "its format is \"other\""),
         (|step| step["slowdown"] = json!(0.5), "a slowdown is 0.5; it must be a number from 1 on"),
         (|step| step["ranks"] = json!([]), "it has no graph or no rank"),

@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::{analysis_advice, analysis_notes};
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Arithmetic, Class, GroupName, Idle, KernelUse, Match, Moment, ObservedCollective,
-    OperationUse, Processor, Rank, RankPeers,
+    Analysis, Class, GroupName, Idle, KernelUse, Match, Moment, ObservedCollective, OperationUse,
+    Processor, Rank, RankPeers,
 };
-use crate::rates::{KernelRate, Moved, mean_bus_rate};
+use crate::rates::{Moved, mean_bus_rate};
 use halflap::collective::CollectiveKind;
 use halflap::ids::{Id, IdVec};
 use halflap::units::{Bytes, Nanos};
@@ -336,8 +336,7 @@ fn of_collective(
 fn kernels(rank: &Rank) -> Vec<KernelJson<'_>> {
     let device = rank.preset().map(|(_, device)| device);
     let kernel = |used: &KernelUse| {
-        let Arithmetic { flops, time, .. } = used.arithmetic;
-        let rate = KernelRate::of(flops, time, device.as_ref());
+        let rate = used.arithmetic.rate(device.as_ref());
         KernelJson {
             name: rank.kernel(used.kernel),
             class: rank.kernels[used.kernel].class,
@@ -345,7 +344,7 @@ fn kernels(rank: &Rank) -> Vec<KernelJson<'_>> {
             total: used.total,
             median: used.median,
             longest: used.longest,
-            flops: rate.map(|_| flops.0),
+            flops: rate.map(|_| used.arithmetic.flops.0),
             flop_rate: rate.map(|rate| rate.flops.0),
             of_peak: rate.and_then(|rate| rate.of_peak),
         }

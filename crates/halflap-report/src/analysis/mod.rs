@@ -12,9 +12,11 @@ pub(super) use text::idle_text;
 pub use text::render_analysis;
 
 use super::text::{count, printable, ranks};
-use crate::observe::{Analysis, GroupName, KernelUse, Oddities, Processor, Rank, TraceGroup};
+use crate::observe::{
+    Analysis, Arithmetic, GroupName, KernelUse, Oddities, Processor, Rank, TraceGroup,
+};
 use crate::rates::KernelRate;
-use halflap::units::{Flops, Nanos};
+use halflap::units::Nanos;
 
 /// What a reader of the figures should know, one sentence each.
 pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
@@ -132,12 +134,8 @@ pub(super) fn work_name(analysis: &Analysis) -> &'static str {
 /// How fast a kernel computed, on all ranks that launch it: compared with the first one's GPU.
 pub(super) fn kernel_rate(uses: &[(&Rank, &KernelUse)]) -> Option<KernelRate> {
     let device = uses.first().and_then(|(rank, _)| rank.preset()).map(|(_, device)| device);
-    let (mut flops, mut time) = (Flops(0.0), Nanos::ZERO);
-    for (_, used) in uses {
-        flops.0 += used.arithmetic.flops.0;
-        time += used.arithmetic.time;
-    }
-    KernelRate::of(flops, time, device.as_ref())
+    let all = uses.iter().map(|(_, used)| used.arithmetic);
+    all.fold(Arithmetic::default(), Arithmetic::and).rate(device.as_ref())
 }
 
 /// A group's name and members, as text.

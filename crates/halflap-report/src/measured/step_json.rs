@@ -39,6 +39,7 @@ pub enum StepError {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with format, graphs and ranks")]
 struct RawStep {
     format: String,
     #[serde(default = "one")]
@@ -55,6 +56,7 @@ fn one() -> f64 {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with name, graph and order")]
 struct RawPart {
     name: String,
     graph: Value,
@@ -62,12 +64,14 @@ struct RawPart {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with step_ns and graphs")]
 struct RawRank {
     step_ns: f64,
     graphs: Vec<RawRun>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with begin_ns, end_ns, ran and transfers")]
 struct RawRun {
     begin_ns: f64,
     end_ns: f64,
@@ -76,6 +80,7 @@ struct RawRun {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with name, start_ns and end_ns")]
 struct RawSpan {
     name: String,
     start_ns: f64,

@@ -8,6 +8,8 @@ use super::busy::BusyStretch;
 use super::idle::Launched;
 use super::trace::{Moment, Slice};
 use crate::observe::ids::{KernelId, ThreadId};
+use crate::rates::KernelRate;
+use halflap::cost::Device;
 use halflap::ids::IdVec;
 use halflap::units::{Flops, Nanos};
 
@@ -17,6 +19,8 @@ pub(super) struct Product {
     pub(super) thread: ThreadId,
     pub(super) when: BusyStretch,
     pub(super) flops: Flops,
+    /// Whether it is of bf16 or f16 numbers.
+    pub(super) is_half: bool,
 }
 
 /// What launches of a kernel computed, as far as it is known, and how long those took.
@@ -27,6 +31,26 @@ pub struct Arithmetic {
     pub flops: Flops,
     /// In what time.
     pub time: Nanos,
+    /// How much of it with numbers that are not known to be bf16 or f16: the peak of a device is
+    /// that of those.
+    pub flops_of_others: Flops,
+}
+
+impl Arithmetic {
+    /// Both together.
+    pub(crate) fn and(self, other: Arithmetic) -> Arithmetic {
+        Arithmetic {
+            flops: Flops(self.flops.0 + other.flops.0),
+            time: self.time + other.time,
+            flops_of_others: Flops(self.flops_of_others.0 + other.flops_of_others.0),
+        }
+    }
+
+    /// How fast that was; of a device's peak, where that is the peak for such numbers.
+    pub(crate) fn rate(self, device: Option<&Device>) -> Option<KernelRate> {
+        let device = device.filter(|_| self.flops_of_others.0 == 0.0);
+        KernelRate::of(self.flops, self.time, device)
+    }
 }
 
 /// Operators that compute one product, and which of their arguments is its left matrix.
@@ -62,6 +86,14 @@ pub(super) fn product_flops(shapes: &[u8], left: usize) -> Option<Flops> {
     known.then_some(Flops(2.0 * rows as f64 * terms as f64 * columns as f64 * pairs as f64))
 }
 
+/// Whether the left matrix is of bf16 or f16 numbers, by the types of its operator's arguments.
+pub(super) fn is_half(types: Option<&[u8]>, left: usize) -> bool {
+    let types = types.and_then(|types| serde_json::from_slice::<Vec<String>>(types).ok());
+    let of_left = types.and_then(|types| types.into_iter().nth(left)).unwrap_or_default();
+    let name = of_left.rsplit("::").next().unwrap_or_default().to_lowercase();
+    matches!(name.as_str(), "bfloat16" | "half")
+}
+
 /// What each of so many kernels computed. `launched` is what the calls of the host launched of the
 /// slices.
 pub(super) fn arithmetic(
@@ -89,9 +121,10 @@ pub(super) fn arithmetic(
     let mut of = IdVec::filled(Arithmetic::default(), kernels);
     for (product, slice) in products.iter().zip(longest) {
         if let Some(slice) = slice.map(|slice| &slices[slice]) {
+            let flops_of_others = if product.is_half { Flops(0.0) } else { product.flops };
+            let (flops, time) = (product.flops, slice.time());
             let sum: &mut Arithmetic = &mut of[slice.kernel];
-            sum.flops.0 += product.flops.0;
-            sum.time += slice.time();
+            *sum = sum.and(Arithmetic { flops, time, flops_of_others });
         }
     }
     of
@@ -116,6 +149,9 @@ mod tests {
             assert_eq!(flops(bad, 0), None, "{bad}");
         }
         assert_eq!([left_matrix(b"aten::mm"), left_matrix(b"aten::mul")], [Some(0), None]);
+        let types = br#"["float", "c10::BFloat16", "c10::Half"]"#;
+        let halves = [0, 1, 2, 3].map(|left| is_half(Some(types), left));
+        assert_eq!((halves, is_half(None, 0)), ([false, true, true, false], false));
     }
 
     /// A product on a thread whose two kernels take 10 and 100 us, launched by calls within it.
@@ -139,7 +175,8 @@ mod tests {
             json!({ "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start,
                 "dur": time, "args": { "device": 0, "stream": 7, "correlation": number } })
         };
-        let shapes = json!({ "Input Dims": [[1000, 1000], [1000, 1000]] });
+        let types = ["c10::BFloat16"; 2];
+        let shapes = json!({ "Input Dims": [[1000, 1000], [1000, 1000]], "Input type": types });
         let events = json!([
             kernel("gemm", 2, 200, 100),
             kernel("prepare", 1, 100, 10),
@@ -159,8 +196,15 @@ mod tests {
         let worked = rank.kernel_uses.iter().filter(|used| used.arithmetic.flops.0 > 0.0);
         let worked: Vec<_> =
             worked.map(|used| (rank.kernel(used.kernel), used.arithmetic)).collect();
-        assert_eq!(worked, [("gemm", Arithmetic { flops: Flops(2e9), time: Nanos(100e3) })]);
-        assert_eq!(rank.preset().map(|(name, _)| name), Some("h100"));
+        let (flops, time, flops_of_others) = (Flops(2e9), Nanos(100e3), Flops(0.0));
+        let arithmetic = Arithmetic { flops, time, flops_of_others };
+        assert_eq!(worked, [("gemm", arithmetic)]);
+        let (name, device) = rank.preset().unwrap();
+        assert_eq!(name, "h100");
+        // The device's peak is that of bf16: with other numbers nothing is compared with it.
+        let of_peak = |work: Arithmetic| work.rate(Some(&device)).unwrap().of_peak;
+        assert_eq!(of_peak(arithmetic), Some(2e13 / device.peak.0));
+        assert_eq!(of_peak(Arithmetic { flops_of_others: flops, ..arithmetic }), None);
         assert!(Analysis::of(vec![rank]).rates[0].is_empty());
     }
 }

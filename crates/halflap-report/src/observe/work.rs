@@ -1,6 +1,6 @@
 //! What is kept of one processor's events.
 
-use super::arithmetic::{Product, left_matrix, product_flops};
+use super::arithmetic::{Product, is_half, left_matrix, product_flops};
 use super::busy::BusyStretch;
 use super::class::{Category, Class, class, element_size, waits_for_gpu};
 use super::decimal::{NoTime, nanos_of_micros};
@@ -143,10 +143,11 @@ impl TraceWork {
     pub(super) fn product(&mut self, event: &TraceEvent<'_>) {
         let left = event.name.and_then(|name| left_matrix(unquoted(name)));
         let Some(left) = left.filter(|_| self.products.len() < self.limits.slices) else { return };
-        let shapes = EventArgs::of(event.args).input_dims;
-        let flops = shapes.and_then(|shapes| product_flops(shapes, left));
+        let args = EventArgs::of(event.args);
+        let flops = args.input_dims.and_then(|shapes| product_flops(shapes, left));
         if let (Some(flops), Some((thread, when))) = (flops, self.of_host(event)) {
-            self.products.push(Product { thread, when, flops });
+            let is_half = is_half(args.input_types, left);
+            self.products.push(Product { thread, when, flops, is_half });
         }
     }
 

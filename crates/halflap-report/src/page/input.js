@@ -268,7 +268,7 @@ const KEYS = [
   { keys: ['ArrowRight', 'd'], does: () => pan(0.12) },
   { keys: ['+', '=', 'w'], does: () => zoomAt(zoomCentre(), 1 / 1.5), label: '+ \u2212 or w s', says: 'zoom' },
   { keys: ['-', '_', 's'], does: () => zoomAt(zoomCentre(), 1.5) },
-  { keys: ['0', 'Home'], does: fit, label: '0 or Home', says: 'show the whole step' },
+  { keys: ['0', 'Home'], does: fit, label: '0 or Home', says: 'show all of it' },
   { keys: ['n'], does: () => stepCollective(1, false), label: 'n p', says: 'next, previous collective' },
   { keys: ['p'], does: () => stepCollective(-1, false) },
   { keys: ['e'], does: () => stepCollective(1, true), label: 'e E', says: 'next, previous exposed collective' },

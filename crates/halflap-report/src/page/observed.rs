@@ -40,7 +40,8 @@ pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[RankTimeline
     let mut numbers = TraceNumbers::new(analysis);
     let views = analysis.ranks.iter().enumerate().zip(timelines);
     let views = views.map(|((place, _), timeline)| view(&mut numbers, place, timeline)).collect();
-    let tables = vec![collectives(&mut numbers), ranks(analysis), kernels(&mut numbers)];
+    let tables = [collectives(&mut numbers), ranks(analysis), kernels(&mut numbers)];
+    let tables = tables.map(PageTable::without_empty_columns).to_vec();
     Page {
         title: printable_up_to(title, NAME),
         command: "analyze",

@@ -566,7 +566,9 @@ function drawViewName(view, y) {
   const room = layout.gutter - base.measureText(length).width - 12;
   base.font = '600 12px ' + SANS;
   base.fillStyle = colours.ink;
-  const name = fitted(views.length > 1 ? view.name : 'step', room);
+  // A trace may have several steps.
+  const whole = data.command === 'analyze' ? 'trace' : 'step';
+  const name = fitted(views.length > 1 ? view.name : whole, room);
   base.fillText(name, 0, y);
   const width = base.measureText(name).width;
   base.font = '11px ' + SANS;
