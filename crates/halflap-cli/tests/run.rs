@@ -85,6 +85,20 @@ fn ranks_that_the_module_does_not_count() {
 }
 
 #[test]
+fn more_ranks_than_there_can_be_threads_are_refused() {
+    let text = "HloModule x, replica_count=100000
+ENTRY e { x = f32[4] parameter(0)
+  ROOT r = f32[4] add(x, x) }
+";
+    let folder = with_module("too_many_ranks", text);
+    for args in [&["run", "m.txt"][..], &["verify", "m.txt", "m.txt", "--run"]] {
+        let (_, err) = ends(&halflap(&folder, args), 2);
+        assert!(err.contains("m.txt: it is for 100000 ranks"), "{err}");
+        assert!(err.contains("at most 4096"), "{err}");
+    }
+}
+
+#[test]
 fn without_outputs_the_archive_is_empty() {
     let folder = with_module("no_outputs", "ENTRY e { ROOT t = () tuple() }");
     ends(&halflap(&folder, &["run", "m.txt", "-o", "out.npz"]), 0);
@@ -98,14 +112,14 @@ fn without_outputs_the_archive_is_empty() {
 fn a_plan_is_printed() {
     let folder = with_module("a_plan_is_printed", SUM);
     let (out, _) = ends(&halflap(&folder, &["plan", "m.txt", "--input-order"]), 0);
-    assert!(out.starts_with("plan of sum for 2 ranks: 1 computations, "), "{out}");
+    assert!(out.starts_with("plan of sum for 2 ranks: 1 computation, "), "{out}");
     assert!(out.contains("start   r  all-reduce(n) -> r  on stream 0 among {0,1}\n"), "{out}");
     // The same each time, and the same in a file.
     ends(&halflap(&folder, &["plan", "m.txt", "--input-order", "-o", "plan.txt"]), 0);
     assert_eq!(fs::read_to_string(folder.join("plan.txt")).unwrap(), out);
     let (_, err) =
         ends(&halflap(&folder, &["plan", &common::corpus("ddp_mlp_4.graph.json.gz")]), 2);
-    assert!(err.contains("is no HLO module, and only those can be run"), "{err}");
+    assert!(err.contains("it is a graph (halflap.graph/1): halflap schedule"), "{err}");
 }
 
 #[test]
@@ -360,6 +374,20 @@ fn a_summary_for_machines() {
         said["communication"].as_f64().unwrap() >= 1e6 && said["compute"].as_f64().unwrap() > 0.0,
         "{out}"
     );
+}
+
+/// However the thread that issues waits, compute stands still while a collective that it needs is
+/// on its way.
+#[test]
+fn a_synchronous_collective_is_exposed() {
+    let folder = with_module("a_synchronous_collective_is_exposed", SUM);
+    for blocking in [None, Some("--launch-blocking")] {
+        let args = ["run", "m.txt", "--input-order", "--emulate-link", "1GB/s,5ms", "--json"];
+        let args: Vec<&str> = args.into_iter().chain(blocking).collect();
+        let (out, _) = ends(&halflap(&folder, &args), 0);
+        let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert!(said["exposed"].as_f64().unwrap() >= 5e6, "{blocking:?}: {out}");
+    }
 }
 
 /// Without inputs token ids are in range of small vocabularies, and nothing is made that is not a number.

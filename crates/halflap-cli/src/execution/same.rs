@@ -31,6 +31,7 @@ struct Runnable {
 }
 
 fn runnable(source: ModuleSource) -> Result<Runnable, Failed> {
+    run::check_ranks(&source.module, source.source.input.name())?;
     let program = source.plan(&source.found(Which::Input)?, true)?;
     let prepared = Prepared::new(&source.module, &program, &Libraries::default());
     let input = source.source.input;
@@ -63,14 +64,18 @@ impl Runs {
             worst = worst.max(compared(&before, &after, Rule { seed, is_exact })?);
         }
         let (seeds, ranks) = (args.seeds, self.old.program.ranks);
+        let (results, are, differ) = match self.old.program.outputs.len() {
+            1 => ("the result".to_owned(), "is", "differs"),
+            many => (format!("all {many} results"), "are", "differ"),
+        };
         let agree = match worst == 0.0 {
-            true => "are equal bit for bit".to_owned(),
-            false => format!("differ by at most {worst:.1e} of an array's largest number"),
+            true => format!("{are} equal bit for bit"),
+            false => format!("{differ} by at most {worst:.1e} of an array's largest number"),
         };
         Ok(format!(
-            "run with {} on {ranks} ranks: all {} {agree}",
+            "run with {} on {}: {results} {agree}",
             count(seeds as usize, "seed"),
-            count(self.old.program.outputs.len(), "result")
+            count(ranks, "rank")
         ))
     }
 }
@@ -113,18 +118,19 @@ fn compared(
                 continue;
             }
             let limit = if is_exact { 0.0 } else { tolerance(old.dtype()) };
-            let part = apart(&old.to_f64(), &new.to_f64());
-            if part > limit || is_exact {
+            let apart = Furthest::of(&old.to_f64(), &new.to_f64());
+            if apart.part > limit || is_exact {
                 let allowed = match limit > 0.0 {
                     true => format!("{limit:.0e} of its largest number is allowed"),
                     false => "it must be equal bit for bit".to_owned(),
                 };
                 return Err(Failed::Wrong(format!(
                     "not the same program: with seed {seed}, result {number} of rank {rank} differs by \
-                     {part:.1e} of its largest number; {allowed}"
+                     {:.1e} of its largest number; {allowed}; {apart}",
+                    apart.part
                 )));
             }
-            worst = worst.max(part);
+            worst = worst.max(apart.part);
         }
     }
     Ok(worst)
@@ -141,13 +147,39 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-fn apart(old: &[f64], new: &[f64]) -> f64 {
-    let largest = old.iter().fold(0.0f64, |most, value| most.max(value.abs()));
-    let difference = |(old, new): (&f64, &f64)| match old == new || (old.is_nan() && new.is_nan()) {
-        true => 0.0,
-        false => (old - new).abs() / largest,
-    };
-    // Where one is NaN and the other is not, the difference is NaN, which is no small number.
-    let worst = old.iter().zip(new).map(difference);
-    worst.fold(0.0, |worst: f64, part| if part.is_nan() { f64::INFINITY } else { worst.max(part) })
+/// Where two arrays are furthest apart.
+struct Furthest {
+    /// By which part of the largest number of the first.
+    part: f64,
+    /// The place in memory.
+    index: usize,
+    expected: f64,
+    found: f64,
+}
+
+impl Furthest {
+    fn of(old: &[f64], new: &[f64]) -> Furthest {
+        let largest = old.iter().fold(0.0f64, |most, value| most.max(value.abs()));
+        let mut worst = Furthest { part: 0.0, index: 0, expected: 0.0, found: 0.0 };
+        for (index, (&expected, &found)) in old.iter().zip(new).enumerate() {
+            let is_equal = expected == found || (expected.is_nan() && found.is_nan());
+            let part = if is_equal { 0.0 } else { (expected - found).abs() / largest };
+            // Where one is NaN and the other is not, the difference is NaN, which is not small.
+            let part = if part.is_nan() { f64::INFINITY } else { part };
+            if part > worst.part {
+                worst = Furthest { part, index, expected, found };
+            }
+        }
+        worst
+    }
+}
+
+impl std::fmt::Display for Furthest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Furthest { part, index, expected, found } = self;
+        match *part > 0.0 {
+            true => write!(f, "element {index}: expected {expected}, found {found}"),
+            false => f.write_str("zeros or NaN differ in their bits"),
+        }
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::str::FromStr;
 
+use halflap::nearest;
 use halflap_hlo::plan::Program;
+
+use crate::prepare::{Label, LabelKind, Prepared};
 
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,36 @@ impl Fault {
         matches!(self, Fault::Stall(stalled, at) if *stalled == rank && at == name)
     }
 
+    /// An error names the rank, the kernel or the collective of a mistake that the program does not
+    /// have. What a kernel computes besides others may be named, too.
+    pub fn check(&self, program: &Prepared) -> Result<(), String> {
+        let is_collective = |label: &Label| label.kind == LabelKind::Collective;
+        let any = |_: &Label| true;
+        let (rank, names, is_meant): (_, _, &dyn Fn(&Label) -> bool) = match self {
+            Fault::FreeEarly(_) | Fault::FreeLate(_) => return Ok(()),
+            Fault::SkipCollective(rank, name) | Fault::DoubleCollective(rank, name) => {
+                (Some(*rank), vec![name], &is_collective)
+            }
+            Fault::SwapCollectives(rank, a, b) => (Some(*rank), vec![a, b], &is_collective),
+            Fault::MutateInput(name) => (None, vec![name], &any),
+            Fault::Stall(rank, name) => (Some(*rank), vec![name], &any),
+        };
+        if let Some(rank) = rank.filter(|rank| *rank >= program.ranks) {
+            return Err(format!("there is no rank {rank}: the module has {}", program.ranks));
+        }
+        let labels = || program.labels.iter().filter(|label| is_meant(label));
+        let known = || {
+            labels().flat_map(|label| {
+                let parts = label.shares.iter().map(|(name, _)| name.as_str());
+                std::iter::once(label.name.as_str()).chain(parts)
+            })
+        };
+        match names.into_iter().find(|name| !known().any(|known| known == *name)) {
+            None => Ok(()),
+            Some(name) => Err(format!("the plan has no '{name}'{}", hint(name, known()))),
+        }
+    }
+
     /// Makes those mistakes that are in the plan. An error names what cannot be made.
     pub fn spoil(faults: &[Fault], program: &mut Program) -> Result<(), String> {
         for fault in faults {
@@ -81,12 +114,25 @@ impl Fault {
             }
             match (is_known, is_done) {
                 (_, true) => {}
-                (false, _) => return Err(format!("the plan has no buffer '{buffer}'")),
+                (false, _) => {
+                    let slots =
+                        program.plans.iter().flat_map(|(_, plan)| plan.storage.slots.iter());
+                    let hint = hint(buffer, slots.map(|(_, slot)| slot.name.as_str()));
+                    return Err(format!("the plan has no buffer '{buffer}'{hint}"));
+                }
                 (true, _) => {
                     return Err(format!("buffer '{buffer}' cannot be freed at another step"));
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// The name that was probably meant; where the names are, if none is near.
+fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    match nearest(name, known) {
+        Some(near) => format!("; did you mean '{near}'?"),
+        None => "; halflap plan prints their names".to_owned(),
     }
 }

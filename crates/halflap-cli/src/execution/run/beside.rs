@@ -18,8 +18,9 @@ pub(super) fn step(job: &Job<'_>, finished: &Finished<'_>) -> Result<Option<Step
     let Some(part) = job.source.only_part(finished.orders, times)? else { return Ok(None) };
     let Finished { program, outcome, .. } = finished;
     let shown = Typical::of(outcome);
-    let of_rank =
-        |rank: &RankOutcome| rank_step(&part.graph, program, shown.spans(rank), shown.time(rank));
+    let of_rank = |rank: &RankOutcome| {
+        rank_step(&part.graph, program, &shown.spans(program, rank), shown.time(rank))
+    };
     let ranks = outcome.ranks.iter().map(of_rank).collect();
     Ok(Some(Step { parts: vec![part], ranks, outside: None }))
 }

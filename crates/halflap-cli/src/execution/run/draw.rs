@@ -46,7 +46,7 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
 pub(super) fn ran(finished: &Finished<'_>, rank: usize) -> Ran {
     let Finished { program, outcome, .. } = finished;
     let (step, outcome) = (Typical::of(outcome), &outcome.ranks[rank]);
-    let spans = step.spans(outcome);
+    let spans = step.spans(program, outcome);
     let lanes = std::iter::once(RunLane::Compute)
         .chain((0..program.streams).map(|index| RunLane::Stream(StreamId::from_index(index))));
     let lane = |lane: RunLane| RanLane {

@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use halflap_hlo::Module;
 use halflap_run::exec::{Outcome, Prepared};
 use halflap_run::kernel::ArrayType;
 use halflap_run::tensor::{DType, NpyError, Npz, Tensor, read_npy, write_npz};
@@ -198,6 +199,23 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
         () if array.dims() == kind.dims => ": the same shape with another type",
         () => "",
     })
+}
+
+/// As many ranks can be threads of one process: each has several, and systems have limits.
+const MOST_RANKS: u64 = 4096;
+
+/// More ranks than can be threads of one process.
+pub(crate) fn check_ranks(module: &Module, name: &str) -> Result<(), Failed> {
+    match module.devices().count() {
+        ranks if ranks > MOST_RANKS => Err(Failed::in_file(
+            name,
+            format!(
+                "it is for {ranks} ranks (replicas times partitions); as threads of one process \
+                 there can be at most {MOST_RANKS}"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Inputs and outputs of every rank are in memory twice; an array that is too large is reported

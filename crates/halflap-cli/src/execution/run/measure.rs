@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use halflap::units::Nanos;
 use halflap_run::exec::{LabelKind, Outcome, Prepared, RankOutcome, RunLane, RunSpan};
 
+use super::stalls::with_stalls;
+
 /// The steps that count: all but the first, which warms up, unless it is the only one.
 pub(super) fn counted<T>(steps: &[T]) -> &[T] {
     if steps.len() > 1 { &steps[1..] } else { steps }
@@ -55,9 +57,10 @@ impl Typical {
         rank.steps.iter().rev().nth(self.after).copied().unwrap_or(Nanos::ZERO)
     }
 
-    /// What ran in it on a rank.
-    pub(super) fn spans(self, rank: &RankOutcome) -> &[RunSpan] {
-        rank.spans.iter().rev().nth(self.after).map_or(&[][..], Vec::as_slice)
+    /// What ran in it on a rank, and when compute stood still.
+    pub(super) fn spans(self, program: &Prepared, rank: &RankOutcome) -> Vec<RunSpan> {
+        let spans = rank.spans.iter().rev().nth(self.after);
+        with_stalls(program, spans.map_or(&[][..], Vec::as_slice))
     }
 }
 

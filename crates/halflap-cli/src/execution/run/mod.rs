@@ -10,6 +10,7 @@ mod mpi;
 mod only;
 mod ranks;
 mod show;
+mod stalls;
 mod tune;
 
 use std::fs;
@@ -36,7 +37,7 @@ use crate::place::{Output, refuse_both_stdin};
 use crate::progress::Bar;
 use crate::source::ModuleSource;
 use crate::source::Ranks::{Asked, Started};
-pub(crate) use inputs::{check_memory, made_for};
+pub(crate) use inputs::{check_memory, check_ranks, made_for};
 use ranks::{Given, Ranks, Threads, Turn};
 use show::{Compared, Finished, Others};
 
@@ -214,13 +215,19 @@ impl<'a> Job<'a> {
 
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
         let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
-        Fault::spoil(&self.args.debug.inject, &mut program)
-            .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
+        let refused = |problem| Failed::BadInput(format!("--inject: {problem}"));
+        Fault::spoil(&self.args.debug.inject, &mut program).map_err(refused)?;
         log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(self.args.module.name(), error);
         let prepared = prepared.map(Arc::new).map_err(failed)?;
         debug::check_filter(self.args, &prepared)?;
+        self.args
+            .debug
+            .inject
+            .iter()
+            .try_for_each(|fault| fault.check(&prepared))
+            .map_err(refused)?;
         Ok(prepared)
     }
 
@@ -239,7 +246,9 @@ fn load(paths: &[&Path]) -> Result<Libraries, Failed> {
 }
 
 fn threads(args: &args::Run) -> Result<(), Failed> {
-    run_on(&mut Job::read(args, None)?, &Threads)
+    let mut job = Job::read(args, None)?;
+    check_ranks(&job.source.module, args.module.name())?;
+    run_on(&mut job, &Threads)
 }
 
 /// Runs what was requested on all ranks.
