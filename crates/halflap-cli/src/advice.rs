@@ -1,10 +1,13 @@
 //! What a command says can be done about a step.
 
+use std::sync::OnceLock;
+
 use halflap::advise::{Advice, AdviceCase, advise};
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Search};
 use halflap_report::{Advised, HeldByMemory};
 
+use crate::ask as asked;
 use crate::exit::Failed;
 use crate::progress::Bar;
 use crate::show::Section;
@@ -34,6 +37,25 @@ pub fn ask<T>(question: &Question<'_, T>) -> Result<Vec<Advice>, Failed> {
     });
     bar.clear();
     advice.ok_or(Failed::Stopped)
+}
+
+/// Advice, which takes a few quick searches when it is first asked for.
+#[derive(Default)]
+pub struct LazyAdvice {
+    /// Nothing if that was stopped.
+    lines: OnceLock<Option<Vec<Advice>>>,
+}
+
+impl LazyAdvice {
+    /// The advice.
+    pub fn get<'q, T: 'q>(&self, question: impl FnOnce() -> Question<'q, T>) -> Option<&[Advice]> {
+        self.lines.get_or_init(|| ask(&question()).ok()).as_deref()
+    }
+
+    /// Whether it is for machines, too: programs that only want the order are not made to wait.
+    pub fn is_for_machines(&self) -> bool {
+        !asked::is_called() || self.lines.get().is_some()
+    }
 }
 
 /// Advice on a program, of which these sections are explained.

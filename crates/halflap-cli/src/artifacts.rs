@@ -15,6 +15,8 @@ use crate::files::{self, quoted};
 /// A folder for what a command makes.
 pub struct Artifacts {
     path: PathBuf,
+    /// Whether the folder was not there before.
+    is_new: bool,
     facts: Vec<(&'static str, String)>,
     /// What was done so far.
     stages: RefCell<Vec<IndexStage>>,
@@ -36,6 +38,9 @@ const KNOWN: [(&str, &str); 13] = [
     ("values", "saved values of kernels"),
     ("guard.c", "what guards the memory of torch programs"),
 ];
+
+/// The status of a stage that went well.
+const DONE: &str = "done";
 
 impl Artifacts {
     /// Opens the folder that was requested; a non-empty one only if it may be emptied, and none of
@@ -76,6 +81,7 @@ impl Artifacts {
                 "is there and is not empty: name another folder, or say --overwrite",
             ));
         }
+        let is_there = path.exists();
         if is_filled {
             // Only what such folders have: a folder of something else is not emptied by a slip of the finger.
             if !path.join("index.html").is_file() {
@@ -87,7 +93,8 @@ impl Artifacts {
             fs::remove_dir_all(&path).map_err(failed)?;
         }
         fs::create_dir_all(&path).map_err(failed)?;
-        let artifacts = Artifacts { path, facts: facts(input), stages: RefCell::default() };
+        let (is_new, stages) = (!is_there, RefCell::default());
+        let artifacts = Artifacts { path, is_new, facts: facts(input), stages };
         artifacts.write_page("", "")?;
         Ok(artifacts)
     }
@@ -110,7 +117,7 @@ impl Artifacts {
     ) -> Result<T, Failed> {
         let began = Instant::now();
         let done = work();
-        let status = if done.is_ok() { "done" } else { "failed" };
+        let status = if done.is_ok() { DONE } else { "failed" };
         self.noted(name, status, began.elapsed().as_secs_f64());
         done
     }
@@ -133,13 +140,30 @@ impl Artifacts {
         files::write(&self.file("index.html"), |mut out| write_index(&index, &mut out))
     }
 
-    /// Writes the page of a command that ended.
-    pub fn close(&self, done: &Result<(), Failed>) -> Result<(), Failed> {
+    /// Writes the page of a command that ended; leaves nothing of one that did nothing, because its
+    /// input is bad.
+    pub fn close<T>(&self, done: &Result<T, Failed>) -> Result<(), Failed> {
         let verdict = match done {
-            Ok(()) => "All went well.",
+            Ok(_) => "All went well.",
+            Err(Failed::BadInput(_)) if !self.has_done_something() => {
+                self.discard();
+                return Ok(());
+            }
             Err(_) => "It failed: the terminal says why.",
         };
         self.write_page(verdict, "")
+    }
+
+    fn has_done_something(&self) -> bool {
+        self.stages.borrow().iter().any(|stage| stage.status == DONE)
+    }
+
+    /// Removes all that was written. That it cannot be removed is less important than why it is.
+    fn discard(&self) {
+        let _ = fs::remove_dir_all(&self.path);
+        if !self.is_new {
+            let _ = fs::create_dir(&self.path);
+        }
     }
 
     /// What is in the folder, what is known first.

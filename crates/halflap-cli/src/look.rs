@@ -82,6 +82,7 @@ impl Look {
         let recorded = Recorded::read(args.order.as_ref())?;
         let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
         let subject = Subject::read(&args.graph, &args.machine, chain)?;
+        subject.check(&args.which)?;
         let orders = args.order.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
         let mut all = subject.source.walk(|priced| {
             let order = match &orders {

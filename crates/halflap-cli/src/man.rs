@@ -5,12 +5,17 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 
 /// Exit codes, as docs/command.md has them.
-const EXIT: [(&str, &str); 5] = [
-    ("0", "It is done."),
-    ("1", "A check failed, or a run did not complete."),
+const EXIT: [(&str, &str); 6] = [
+    ("0", "It is done: what was asked holds, and debug and diff found nothing."),
+    ("1", "A check failed, a run did not complete, or debug or diff found something."),
     ("2", "The input or the arguments are at fault; the message names the place."),
-    ("3", "A bug in halflap."),
-    ("4", "A search was interrupted, and its best order until then was put out."),
+    ("3", "A bug in halflap, or a ledger mismatch that --check-memory found."),
+    (
+        "4",
+        "Ctrl-C ended the search of schedule, and the best order until then was put out; or a \
+         custom call ended a run.",
+    ),
+    ("130", "Ctrl-C ended any other command."),
 ];
 
 /// The page, for man(1).
@@ -126,6 +131,7 @@ mod tests {
                 assert_eq!(is_there, !option.is_hide_set(), "{} {long}", command.get_name());
             }
         }
+        assert!(text.contains(".SH EXIT STATUS\n.TP\n\\fB0\\fR\n") && text.contains("\\fB130\\fR"));
         assert!(text.contains("\\fBHALFLAP_ARTIFACTS\\fR\nAs \\-\\-artifacts.\n"), "{text}");
         // A line that begins with a dot is a request: all of them must be known to man.
         let known = [".TH", ".SH", ".SS", ".TP", ".PP"];

@@ -7,26 +7,31 @@ use halflap::export::write_graph;
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::improve::{Allowed, KeptBecause};
+use halflap::memory::Budget;
 use halflap::origin::{Origin, Part};
 use halflap::rewrite::{
     CopyCost, Prices, Recipe, RewriteError, RewriteKind, Rewritten, TAIL, merge_named,
 };
 use halflap::robustness::Robustness;
 use halflap::units::Nanos;
-use halflap::workload::{Decided, Priced, Workload};
+use halflap::workload::{Decided, Priced, Search, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Compared, Explained, Played, Summary, Timed, TimedRewrite, became, carried, count,
-    describe_robustness, labelled, listing, printable, render_explanation,
+    Advised, Compared, Explained, Played, Summary, Timed, TimedRewrite, advice_json, became,
+    carried, count, describe_bound, describe_robustness, labelled, printable, render_advice,
+    render_explanation,
 };
+use serde_json::Value;
 
+use crate::advice::{LazyAdvice, Question, advised};
 use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
+use crate::machine;
 use crate::pictures;
-use crate::search::{Outcome, Rung, Wanted, Way, best, improved, search};
-use crate::show::{Measure, ROWS, Section, host_line, program, step_line};
-use crate::source::Subject;
+use crate::search::{Outcome, Rung, Wanted, Way, best, improved, requested, search};
+use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
+use crate::source::{Source, Subject};
 use crate::terminal;
 
 /// A result, and the original program.
@@ -38,8 +43,11 @@ pub struct Merged {
     recipes: Vec<Recipe>,
     robustness: Robustness,
     measure: Measure,
-    read_seconds: f64,
+    /// The changed program.
+    source: Source,
     searched: Option<SearchedRewrites>,
+    /// What can be done about it.
+    advice: LazyAdvice,
 }
 
 /// What the search for rewrites says besides the result.
@@ -56,6 +64,7 @@ struct Found {
     origin: Origin,
     recipes: Vec<Recipe>,
     after: Decided<Outcome>,
+    source: Source,
     searched: Option<SearchedRewrites>,
 }
 
@@ -71,10 +80,9 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
         None => given(args, subject, &before)?,
     };
-    let Found { origin, recipes, after, searched } = found;
+    let Found { origin, recipes, after, source, searched } = found;
     let robustness = Robustness::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
-    let read_seconds = subject.source.read_seconds;
     Ok(Merged {
         args: args.clone(),
         before,
@@ -83,8 +91,9 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         recipes,
         robustness,
         measure,
-        read_seconds,
+        source,
         searched,
+        advice: LazyAdvice::default(),
     })
 }
 
@@ -125,7 +134,7 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
     let recipes = merged.map(|(_, source)| Recipe::Merge { members: source.of.clone() }).collect();
-    Ok(Found { origin, recipes, after, searched: None })
+    Ok(Found { origin, recipes, after, source, searched: None })
 }
 
 /// What rewrites are chosen from.
@@ -175,7 +184,7 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     })?;
     let after =
         after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
-    Ok(Found { origin, recipes, after, searched })
+    Ok(Found { origin, recipes, after, source, searched })
 }
 
 /// The numbers of recipes that are left out: `merge:3` is the third.
@@ -202,7 +211,8 @@ fn because(kept: KeptBecause) -> &'static str {
             "nothing exposed can be merged or cut into pieces (--rewrite all has more)"
         }
         KeptBecause::LatencyUnknown => {
-            "collectives of one size do not say what is latency: give --device or --link"
+            "all collectives have the same size, so their times do not tell latency from \
+             bandwidth: give --device or --link"
         }
         KeptBecause::NothingFits => "no plan that was tried is within the memory limit",
         _ => "no plan that was tried makes the step shorter",
@@ -221,14 +231,14 @@ impl Merged {
     fn timed<'s>(&'s self, summary: &'s Summary) -> TimedRewrite<'s> {
         let found = &self.after.found;
         let timed = Timed {
-            advice: None,
+            advice: self.advice_json(),
             graph: &self.after.priced.graph,
             order: &self.after.result.order,
             passes: &[],
             summary,
             compat: None,
             order_collectives: self.args.order_collectives.map(ChainWhich::name),
-            read_seconds: self.read_seconds,
+            read_seconds: self.source.read_seconds,
             pass_seconds: &[],
             optimizer: Some(found.described(&self.args.search, &self.robustness)),
         };
@@ -317,9 +327,38 @@ impl Merged {
     fn section(&self) -> Section<'_> {
         Section::of(&self.after, &self.measure)
     }
+
+    /// What can be done about the changed program, within the same limit.
+    fn advised(&self) -> Option<Advised<'_>> {
+        let (args, found) = (&self.args, &self.after.found);
+        if args.no_advice {
+            return None;
+        }
+        let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
+        let memory = Budget::Absolute(found.limit);
+        let lines = self.advice.get(|| Question {
+            source: &self.source,
+            search: Search { memory, ..requested(&args.search, edges) },
+            decided: std::slice::from_ref(&self.after),
+            is_searched: true,
+            is_mergeable: false,
+        })?;
+        let section = self.section();
+        Some(advised(lines, std::slice::from_ref(&section), &[&section], String::new()))
+    }
+
+    /// The same for machines.
+    fn advice_json(&self) -> Option<Value> {
+        let advised = self.advice.is_for_machines().then(|| self.advised())?;
+        advised.map(|advised| advice_json(&advised))
+    }
 }
 
 impl Answer for Merged {
+    fn prepare(&self) {
+        self.advised();
+    }
+
     fn json(&self) -> Result<String, Failed> {
         let summary = self.summary();
         let text = serde_json::to_string(&self.timed(&summary));
@@ -333,6 +372,7 @@ impl Answer for Merged {
         let figures = [
             ("communication", summary.communication.to_string()),
             ("step time", step_line(step, found.bound)),
+            ("lower bound", describe_bound(&self.after.priced.graph, found.bound)),
             ("exposed", exposed),
             (
                 "peak memory",
@@ -345,9 +385,10 @@ impl Answer for Merged {
         let alone = self.searched.map(|searched| ("order alone", searched.order_alone.to_string()));
         let lines = facts.iter().chain(&figures).chain(&alone).chain(&host);
         let mut text = match self.args.show {
-            true => listing(self.after.priced.setup(), &evaluation.order) + "\n",
+            true => steps(&self.after.priced, &evaluation.order) + "\n",
             false => String::new(),
         };
+        text.extend(self.advised().map(|advised| render_advice(&advised, &style)));
         text.extend(lines.map(|(label, value)| labelled(label, value, &style)));
         let was = carried(&self.origin, &self.before.result.simulation);
         let (graph, explanation) = (&self.after.priced.graph, self.section().explanation());
@@ -384,6 +425,7 @@ impl Answer for Merged {
             Played::new("before", before.priced.setup(), &before.result).changed_by(&self.origin),
             Played::new("after", after.priced.setup(), &after.result),
         ];
+        let advice = self.advised().map(|advised| advised.lines()).unwrap_or_default();
         pictures.draw(&[Shown {
             title: &pictures::title(&self.args.graph),
             part: "",
@@ -395,7 +437,7 @@ impl Answer for Merged {
             device: None,
             memory_limit: Some(after.found.limit),
             rows: &[],
-            advice: &[],
+            advice: &advice,
         }])
     }
 }

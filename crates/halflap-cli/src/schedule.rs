@@ -1,19 +1,17 @@
 //! `halflap schedule`: the best order, or what passes make of a graph.
 
-use std::sync::OnceLock;
 use std::time::Instant;
 
 use halflap::advise::Advice;
 use halflap::evaluate::{Change, Side};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
-use halflap::memory::Budget;
 use halflap::overlap::Fidelity;
 use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
 use halflap::units::{Bytes, Nanos};
-use halflap::workload::{Decided, Priced, Search};
+use halflap::workload::{Decided, Priced};
 use halflap_hlo::{Lowered, write_proved};
 use halflap_report::{
     Advised, Compared, Explained, Summary, Timed, advice_json, collective_order, count,
@@ -21,10 +19,9 @@ use halflap_report::{
 };
 use serde_json::{Value, json};
 
-use crate::advice::{self, Question};
+use crate::advice::{self, LazyAdvice, Question};
 use crate::answer::{self, Answer, Figures};
-use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs, SearchArgs};
-use crate::ask;
+use crate::args::{self, ChainWhich, Compat, Emit, PictureArgs, SearchArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
@@ -34,7 +31,7 @@ use crate::put::{Asked, put};
 use crate::rewrite;
 use crate::rewrite_module::{self, Changed, Improved, Peaks};
 use crate::runtime::interrupt::Listening;
-use crate::search::{Outcome, Rung, Wanted, best, search};
+use crate::search::{Outcome, Rung, Wanted, best, requested, search};
 use crate::show::{self, Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
 use crate::source::{Hlo, Source, Subject};
 use crate::terminal;
@@ -82,6 +79,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         false => refuse_for_graph(args)?,
     }
     let subject = Subject::read(&args.graph, &args.machine, args.order_collectives)?;
+    subject.check(&args.which)?;
     let source = &subject.source;
     if verbose {
         let size = subject.hlo.as_ref().map_or_else(
@@ -110,17 +108,6 @@ fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>,
     };
     let Improved { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
     Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
-}
-
-/// The search that was asked for.
-fn requested(args: &args::Schedule, edges: Edges) -> Search {
-    let search = &args.search;
-    Search {
-        memory: search.memory_budget.unwrap_or(Budget::Times(1.0)),
-        edges,
-        effort: machine::effort(search.effort.unwrap_or(EffortArg::Default)),
-        threads: machine::threads(search.threads),
-    }
 }
 
 /// Whether the program is to be changed, or written as a graph.
@@ -284,8 +271,8 @@ struct Done {
     all: Vec<Unit>,
     /// One for each unit.
     measures: IdVec<UnitId, Measure>,
-    /// What can be done, once it was asked; nothing if that was stopped.
-    advice: OnceLock<Option<Vec<Advice>>>,
+    /// What can be done.
+    advice: LazyAdvice,
     /// How a module was changed.
     changed: Option<Changed>,
     args: args::Schedule,
@@ -385,7 +372,8 @@ impl Done {
     fn new(subject: Subject, all: Vec<Unit>, args: &args::Schedule) -> Done {
         let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
         let measures = all.iter().map(|unit| measure(unit, edges)).collect();
-        Done { subject, all, measures, advice: OnceLock::new(), changed: None, args: args.clone() }
+        let (advice, args) = (LazyAdvice::default(), args.clone());
+        Done { subject, all, measures, advice, changed: None, args }
     }
 
     /// What times a page has, and how its order gets into a program.
@@ -430,24 +418,19 @@ impl Done {
             return None;
         }
         let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
-        let ask = || {
-            advice::ask(&Question {
-                source: &self.subject.source,
-                search: requested(args, edges),
-                decided: &self.all,
-                is_searched: true,
-                is_mergeable: self.subject.hlo.is_none(),
-            })
-        };
-        self.advice.get_or_init(|| ask().ok()).as_deref()
+        self.advice.get(|| Question {
+            source: &self.subject.source,
+            search: requested(&args.search, edges),
+            decided: &self.all,
+            is_searched: true,
+            is_mergeable: self.subject.hlo.is_none(),
+        })
     }
 
-    /// The same for machines. Programs that only want the order are not made to wait for it.
+    /// The same for machines.
     fn advice_json(&self, sections: &[Section<'_>]) -> Option<Value> {
-        if ask::is_called() && self.advice.get().is_none() {
-            return None;
-        }
-        self.advised(sections).map(|advised| advice_json(&advised))
+        let advised = self.advice.is_for_machines().then(|| self.advised(sections))?;
+        advised.map(|advised| advice_json(&advised))
     }
 
     /// What can be done, with what is known of the sections that are shown.
@@ -467,7 +450,7 @@ impl Done {
         let section = self.section(unit);
         let summary = summary(unit, section.bound);
         let listed = match self.args.show {
-            true => halflap_report::listing(unit.priced.setup(), &unit.result.order) + "\n",
+            true => show::steps(&unit.priced, &unit.result.order) + "\n",
             false => String::new(),
         };
         let advice = self.advice_text(std::slice::from_ref(&section));

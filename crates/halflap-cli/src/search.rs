@@ -11,7 +11,7 @@ use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
 use halflap::simulate::{Bound, Bounded};
 use halflap::units::{Bytes, Nanos};
-use halflap::workload::{Decided, Priced};
+use halflap::workload::{Decided, Priced, Search};
 use halflap_report::OptimizerRun;
 
 use crate::args::{EffortArg, SearchArgs};
@@ -105,6 +105,16 @@ pub fn best<T>(
         }
     }
     best
+}
+
+/// The search that was asked for, as the library takes it.
+pub fn requested(args: &SearchArgs, edges: Edges) -> Search {
+    Search {
+        memory: args.memory_budget.unwrap_or(Budget::Times(1.0)),
+        edges,
+        effort: machine::effort(args.effort.unwrap_or(EffortArg::Default)),
+        threads: machine::threads(args.threads),
+    }
 }
 
 /// The requirements on an order.

@@ -4,8 +4,10 @@
 use std::fmt::Write;
 
 use clap::{Arg, Command};
+use halflap::cost::{Device, Link};
+use halflap::pass::{Pass, Settings};
 
-use crate::args::Shell;
+use crate::args::{Rewrites, Shell};
 
 /// The script for a shell.
 pub fn script(shell: Shell, program: &Command) -> String {
@@ -39,7 +41,25 @@ enum Value {
     /// A value that may be left out, and else follows after `=`.
     Perhaps,
     OneOf(Vec<String>),
+    /// One of these, or a file.
+    OneOfOrFile(Vec<String>),
     Text(String),
+}
+
+/// Values that an option is parsed from and clap does not know.
+fn known_values(option: &str) -> Option<Value> {
+    let owned = |name: &str| name.to_owned();
+    Some(match option {
+        "device" => Value::OneOfOrFile(Device::NAMES.map(owned).to_vec()),
+        "link" => Value::OneOf(Link::names().map(owned).collect()),
+        "passes" => Value::OneOf(Pass::ALL.map(|pass| owned(pass.name())).to_vec()),
+        "set" => Value::OneOf(Settings::NAMES.map(|name| format!("{name}=")).to_vec()),
+        "rewrite" => {
+            let all = ["exact", "all", "none"].into_iter().chain(Rewrites::names());
+            Value::OneOf(all.map(owned).collect())
+        }
+        _ => return None,
+    })
 }
 
 impl Words {
@@ -75,6 +95,9 @@ impl Choice {
 
 impl Value {
     fn of(arg: &Arg) -> Value {
+        if let Some(known) = arg.get_long().and_then(known_values) {
+            return known;
+        }
         let count = arg.get_num_args().unwrap_or_default();
         let known: Vec<String> =
             arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
@@ -121,10 +144,10 @@ fn bash(own: &Words, commands: &[Words]) -> String {
                 option.typed().map(|typed| format!("{name}:{typed}")).collect();
             let words = match &option.value {
                 Value::Nothing | Value::Perhaps => continue,
-                Value::OneOf(known) => known.join(" "),
+                Value::OneOf(known) | Value::OneOfOrFile(known) => known.join(" "),
                 Value::Text(_) => String::new(),
             };
-            // Without words, bash completes the names of files.
+            // Where no word fits, bash completes the names of files.
             let _ = writeln!(text, "        {}) words='{words}' ;;", typed.join("|"));
         }
     }
@@ -138,7 +161,9 @@ fn bash(own: &Words, commands: &[Words]) -> String {
             all(command).join(" ")
         );
     }
-    text.push_str("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n}\n");
+    text.push_str("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n");
+    // A value comes right after the name.
+    text.push_str("    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2> /dev/null\n}\n");
     text.push_str("complete -o bashdefault -o default -F _halflap halflap\n");
     text
 }
@@ -176,6 +201,7 @@ fn zsh_option(option: &Choice) -> String {
         Value::Nothing => String::new(),
         Value::Perhaps => "::value:_files".to_owned(),
         Value::OneOf(known) => format!(":value:({})", known.join(" ")),
+        Value::OneOfOrFile(known) => format!(":value:{{compadd {}; _files}}", known.join(" ")),
         Value::Text(name) => format!(":{}:_files", between_quotes(name).replace(':', "\\:")),
     };
     let long = match option.value {
@@ -219,6 +245,7 @@ fn fish_option(option: &Choice) -> String {
     let value = match &option.value {
         Value::Nothing | Value::Perhaps => String::new(),
         Value::OneOf(known) => format!(" -x -a '{}'", known.join(" ")),
+        Value::OneOfOrFile(known) => format!(" -r -a '{}'", known.join(" ")),
         Value::Text(_) => " -r".to_owned(),
     };
     format!(" -l {}{short}{value} -d '{}'", option.long, between_quotes(&option.about))
@@ -261,6 +288,15 @@ mod tests {
         assert_eq!(offered(&["halflap", "schedule", "g.json", "--effort", "t"]), ["thorough"]);
         assert_eq!(offered(&["halflap", "schedule", "--effort", "=", "q"]), ["quick"]);
         assert_eq!(offered(&["halflap", "completions", "--"]), ["--help"]);
+        assert_eq!(offered(&["halflap", "schedule", "--device", "mi35"]), ["mi350x", "mi355x"]);
+        assert_eq!(offered(&["halflap", "explain", "--link", "netw"]), ["network"]);
+        assert_eq!(
+            offered(&["halflap", "schedule", "--passes", "sink_waits_"]),
+            ["sink_waits_iterative"]
+        );
+        assert_eq!(offered(&["halflap", "schedule", "--rewrite", "ex"]), ["exact"]);
+        let setting = offered(&["halflap", "schedule", "--set", "reorder_iterative_debug_m"]);
+        assert!(setting.iter().all(|name| name.ends_with('=')) && !setting.is_empty());
         // Names of files are bash's own to complete.
         assert!(offered(&["halflap", "schedule", "g"]).is_empty());
         assert!(offered(&["halflap", "schedule", "--profile", "g"]).is_empty());

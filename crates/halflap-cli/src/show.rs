@@ -7,6 +7,7 @@ use halflap::evaluate::{Change, Evaluation};
 use halflap::explain::{Explanation, Limits, explain};
 use halflap::graph::Graph;
 use halflap::ids::OpId;
+use halflap::order::Order;
 use halflap::simulate::{Bound, Simulation};
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
@@ -19,6 +20,7 @@ use halflap_report::{
 use crate::exit::Failed;
 use crate::progress::Notice;
 use crate::source::{Hlo, Source, assumed_ranks};
+use crate::terminal;
 
 /// How many collectives a table on the terminal has.
 pub const ROWS: usize = 20;
@@ -261,7 +263,7 @@ impl Shown<'_> {
 
     /// The same after its steps, one a line.
     pub fn listed(&self, section: &Section<'_>) -> String {
-        format!("\n{}", listing(section.priced.setup(), &section.result.order))
+        format!("\n{}", steps(section.priced, &section.result.order))
     }
 
     /// `, the body of while.84 in main (8 times)`.
@@ -327,6 +329,11 @@ fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style)
         ]);
     }
     if any { format!("\n{}", table.render(style)) } else { String::new() }
+}
+
+/// An order step by step, as wide as the terminal.
+pub fn steps(priced: &Priced, order: &Order) -> String {
+    terminal::style().fitted(&listing(priced.setup(), order))
 }
 
 /// `9.02 ms -> 6.96 ms (22.8% saved), within 5.22% of optimal, proved`.

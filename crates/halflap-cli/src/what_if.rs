@@ -79,6 +79,7 @@ pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     let recorded = Recorded::read(args.schedule.as_ref())?;
     let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
     let subject = Subject::read(&args.graph, &args.machine, chain)?;
+    subject.check(&args.which)?;
     let source = &subject.source;
     let all = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
     let unit = source.chosen(&all, args.which.computation.as_deref())?.clone();

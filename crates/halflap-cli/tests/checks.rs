@@ -84,6 +84,41 @@ fn buffers_that_live_too_long_or_too_short() {
 }
 
 #[test]
+fn faults_of_what_the_program_does_not_have_are_refused() {
+    let folder = with_module(
+        "unknown_faults",
+        &FOUR.replace("r = f32", "reduced = f32").replace("(r)", "(reduced)"),
+    );
+    give(&folder, 4, None);
+    for (fault, problem) in [
+        ("skip-collective=2:reducd", "no 'reducd'; did you mean 'reduced'?"),
+        ("double-collective=2:x", "no 'x'"),
+        ("swap-collectives=2:q,nobody", "no 'nobody'; halflap plan prints their names"),
+        ("stall=1:nobody", "no 'nobody'"),
+        ("stall=4:x", "there is no rank 4: the module has 4"),
+        ("mutate-input=nobody", "no 'nobody'"),
+        ("free-early=nobody", "no buffer 'nobody'"),
+    ] {
+        let (_, err) = run(&folder, &["--inject", fault], 2);
+        assert!(err.contains(problem), "{fault}: {err}");
+    }
+}
+
+/// Input that cannot be read leaves nothing behind, and what was there stays.
+#[test]
+fn debug_of_bad_input_leaves_no_folder() {
+    let folder = with_module("debug_bad_input", FOUR);
+    fs::write(folder.join("bad.txt"), "HloModule").unwrap();
+    let debug = |args: &[&str]| {
+        ends(&halflap(&folder, &[&["debug"], args, &["--artifacts", "kept"]].concat()), 2);
+        assert!(!folder.join("kept").exists(), "{args:?}");
+    };
+    debug(&["bad.txt"]);
+    debug(&["none.txt"]);
+    debug(&["m.txt", "--inputs", "none.npz"]);
+}
+
+#[test]
 fn values_are_saved_and_read_back() {
     let folder = with_module("values_saved", FOUR);
     give(&folder, 4, Some((2, [-8.0, -2.0, -3.0, -4.0])));

@@ -147,6 +147,11 @@ fn the_content_tells_graphs_from_modules() {
     assert!(err.contains("%ar = f32[1024,1024]{1,0} all-reduce(%x), channel_id=1"), "{err}");
     let (_, err) = ends(&halflap(&dir, &["schedule", "small.txt", "--passes", "sink_waits"]), 2);
     assert!(err.contains("--passes is not for HLO modules"), "{err}");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    for command in ["schedule", "simulate", "explain", "what-if"] {
+        let (_, err) = ends(&halflap(&dir, &[command, &graph, "--computation", "foo"]), 2);
+        assert!(err.contains("--computation foo: a graph has none"), "{command}: {err}");
+    }
     let (_, err) = ends(&halflap(&dir, &["simulate", "small.txt", "--computation", "nobody"]), 2);
     assert!(err.contains("none that runs is called 'nobody'"), "{err}");
 }
@@ -508,8 +513,10 @@ fn wrong_changes_are_found_by_proof_and_by_running() {
         .unwrap();
     let (out, _) = run(&["verify", "old.txt", "bad.txt"], 1);
     assert!(out.contains("'twice' (line 21) is not computed"), "{out}");
+    assert!(out.contains("expected add, found multiply"), "{out}");
     let (out, _) = run(&["verify", "old.txt", "bad.txt", "--run"], 1);
     assert!(out.contains("with seed 0, result 2 of rank 0 differs by"), "{out}");
+    assert!(out.contains("; element ") && out.contains(": expected "), "{out}");
     // The same numbers by other means: the texts prove nothing, the run does.
     let other = changeable()
         .replace("add(%y, %y)", "subtract(%y, %neg)")

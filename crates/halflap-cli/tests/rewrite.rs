@@ -33,6 +33,7 @@ fn merged_collectives_are_compared_with_what_they_were() {
         "{out}"
     );
     assert_eq!(entries(&dir), ["o.json", "r.html"]);
+    assert!(out.starts_with("What you can do\n") && out.contains("\nlower bound "), "{out}");
 
     let file = read_json(dir.join("o.json"));
     let plain = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--json"]), 0).0;
@@ -46,6 +47,9 @@ fn merged_collectives_are_compared_with_what_they_were() {
         );
     }
     assert_eq!(plain.get("recipes"), None);
+    for advice in file["advice"].as_array().unwrap() {
+        assert!(out.contains(advice["text"].as_str().unwrap()), "{out}");
+    }
     let recipe = &file["recipes"][0];
     assert_eq!((&recipe["kind"], &recipe["members"]), (&json!("merge"), &json!(["op1", "op15"])));
     let number = |field: &str| recipe[field].as_f64().unwrap();

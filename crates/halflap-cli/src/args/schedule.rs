@@ -130,6 +130,13 @@ impl Rewrites {
         Rewrites::of_all(true)
     }
 
+    /// The names of all rewrites, of graphs and of modules.
+    pub fn names() -> Vec<&'static str> {
+        let graphs = RewriteKind::ALL.iter().map(|kind| kind.name());
+        let modules = RecipeKind::ALL.iter().map(|kind| kind.name());
+        graphs.chain(modules.filter(|name| RewriteKind::named(name).is_none())).collect()
+    }
+
     fn of_all(exact_only: bool) -> Rewrites {
         Rewrites {
             graphs: Some(Allowed { exact_only, ..Allowed::exact() }),
@@ -157,12 +164,9 @@ fn listed(list: &str) -> Result<Rewrites, String> {
     let is_known =
         |name: &&str| RewriteKind::named(name).is_some() || RecipeKind::named(name).is_some();
     if let Some(name) = names.iter().find(|name| !is_known(name)) {
-        let mut known: Vec<&str> = RewriteKind::ALL.iter().map(|kind| kind.name()).collect();
-        let recipes = RecipeKind::ALL.iter().map(|kind| kind.name());
-        known.extend(recipes.filter(|name| RewriteKind::named(name).is_none()));
         return Err(format!(
             "'{name}' is no rewrite: choose exact, all, none, or from the list {}",
-            known.join(", ")
+            Rewrites::names().join(", ")
         ));
     }
     let kinds: Vec<RewriteKind> =

@@ -321,6 +321,12 @@ impl Difference {
         if !self.differ.is_empty() {
             text.push('\n');
             text.push_str(&self.table().render(&style));
+            let (shown, all) = (self.shown().len(), self.differ.len());
+            if shown < all {
+                let note = "the first and the worst in the order of A; --json has all";
+                let note = format!("{shown} of {all} differences are shown: {note}\n");
+                text.push_str(&style.fitted(&note));
+            }
         }
         text
     }
@@ -440,6 +446,7 @@ mod tests {
         };
         let shown: Vec<&str> = found.shown().iter().map(|pair| pair.key.kernel.as_str()).collect();
         assert_eq!(shown, ["k2", "k9", "k10", "k11", "k12", "k13", "k14", "k15"]);
+        assert!(found.render().contains("8 of 16 differences are shown"), "{}", found.render());
     }
 
     #[test]

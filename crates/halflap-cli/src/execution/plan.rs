@@ -9,6 +9,7 @@ use crate::exit::Failed;
 use crate::files;
 use crate::place::{Input, refuse_both_stdin};
 use crate::source::ModuleSource;
+use crate::terminal;
 
 pub fn run(args: &args::Plan) -> Result<(), Failed> {
     refuse_both_stdin(&args.module, args.order.as_ref(), "module and order")?;
@@ -18,8 +19,11 @@ pub fn run(args: &args::Plan) -> Result<(), Failed> {
     let is_tpu = likely_device(&source.module).starts_with("tpu");
     let source = if is_tpu { source } else { source.typed()? };
     let found = source.found(which(args.order.as_ref(), &args.orders))?;
-    let text = Text::of(&source.module, &source.plan(&found, !args.orders.no_fuse)?);
-    files::put(args.output.as_deref().unwrap_or("-"), &text.render()).map(|_| ())
+    let text = Text::of(&source.module, &source.plan(&found, !args.orders.no_fuse)?).render();
+    match args.output.as_deref() {
+        Some(path) => files::put(path, &text).map(|_| ()),
+        None => files::put("-", &terminal::style().fitted(&text)).map(|_| ()),
+    }
 }
 
 /// The orders that were requested.

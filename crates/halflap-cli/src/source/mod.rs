@@ -15,7 +15,7 @@ use halflap::order::Order;
 use halflap::workload::{Decided, Model, Priced, UnitError, Workload};
 use halflap_hlo::{Devices, LoweredModule, LoweredUnit, Module, likely_device};
 
-use crate::args::{ChainWhich, MachineArgs};
+use crate::args::{ChainWhich, MachineArgs, WhichArgs};
 use crate::costs;
 use crate::exit::Failed;
 use crate::files;
@@ -64,6 +64,23 @@ impl Subject {
         ranks: Option<Ranks>,
     ) -> Result<Subject, Failed> {
         Subject::read_for(input, args, Readers { chain: None, ranks })
+    }
+
+    /// Refuses a computation that is not there, before anything is searched.
+    pub fn check(&self, which: &WhichArgs) -> Result<(), Failed> {
+        let Some(name) = which.computation.as_deref() else { return Ok(()) };
+        let wanted = name.trim_start_matches('%');
+        let mut units = self.source.workload.units.as_slice().iter();
+        match self.hlo.is_some() {
+            true if units.any(|unit| unit.name == wanted) => Ok(()),
+            true => Err(self.source.unknown_computation(name)),
+            false => {
+                let problem = format!(
+                    "--computation {name}: a graph has none; HLO modules have computations"
+                );
+                Err(Failed::in_file(self.source.input.name(), problem))
+            }
+        }
     }
 
     /// Another module of the same file, with the same model of run times.

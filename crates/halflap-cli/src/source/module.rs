@@ -6,6 +6,7 @@ use halflap_hlo::{LoweredUnit, Module, check};
 use super::{Hlo, Ranks, Source, Subject};
 use crate::args::MachineArgs;
 use crate::exit::Failed;
+use crate::kind::FileKind;
 use crate::place::Input;
 
 /// A module that can be planned and run.
@@ -26,7 +27,9 @@ impl ModuleSource {
         match hlo {
             Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
             None => {
-                Err(Failed::in_file(input.name(), "is no HLO module, and only those can be run"))
+                let why = "it does not say what its nodes compute, so only HLO modules can be run";
+                let problem = format!("{}; {why}", FileKind::Graph.instead());
+                Err(Failed::in_file(input.name(), problem))
             }
         }
     }

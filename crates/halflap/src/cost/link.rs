@@ -106,6 +106,11 @@ impl Fit {
 const OF_DEVICE: [&str; 2] = ["nvlink", "network"];
 
 impl Link {
+    /// All names: those of a device's own links, and those that stand for themselves.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        OF_DEVICE.into_iter().chain(names())
+    }
+
     /// The link of a name: `nvlink` and `network` are those of the device, others stand for
     /// themselves.
     pub fn named(name: &str, device: Option<&Device>) -> Result<Link, LinkError> {
@@ -115,7 +120,7 @@ impl Link {
             return Ok(if own == "nvlink" { device.nvlink } else { device.network });
         }
         let found = PRESETS.iter().find(|(preset, _)| *preset == lower);
-        let unknown = || Unknown::new("link", name, OF_DEVICE.into_iter().chain(names()));
+        let unknown = || Unknown::new("link", name, Link::names());
         Ok(found.ok_or_else(unknown)?.1)
     }
 

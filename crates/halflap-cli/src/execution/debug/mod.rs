@@ -23,15 +23,21 @@ pub fn run(args: &args::Debug) -> Result<(), Failed> {
     let is_loud = log::takes(Part::Debug, Level::Debug);
     let input = args.module.clone().unwrap_or_else(|| words(&args.command));
     let read = [&args.module, &args.run.inputs, &args.run.order].map(Option::as_deref);
+    // Before a folder is emptied.
+    let module = args.module.as_deref().map(module::read).transpose()?;
     let artifacts = match Artifacts::open(&args.artifacts, &input, &read)? {
         Some(artifacts) => artifacts,
         None => Artifacts::temporary("halflap-debug", &input)?,
     };
     let folder = artifacts.folder();
-    let report = match &args.module {
-        Some(module) => module::debug(args, module, folder, is_loud)?,
-        None => torch::debug(args, folder, is_loud)?,
+    let report = match module {
+        Some(module) => module::debug(args, module, folder, is_loud),
+        None => torch::debug(args, folder, is_loud),
     };
+    if report.is_err() {
+        artifacts.close(&report)?;
+    }
+    let report = report?;
     files::put(&artifacts.file("debug.json"), &format!("{:#}\n", report.json()))?;
     files::put(&artifacts.file("debug.txt"), &report.render(&Style::default()))?;
     for Stage { name, result, seconds } in &report.stages {

@@ -28,30 +28,38 @@ use origins::{Cause, Origins};
 use run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use values::{Place, Saved};
 
+/// A module that was read, and from where.
+pub struct GivenModule {
+    path: String,
+    module: Module,
+}
+
+/// Reads a module.
+pub fn read(path: &str) -> Result<GivenModule, Failed> {
+    let bytes = files::read_file(path)?;
+    let module = halflap_hlo::read_module(&bytes).map_err(|error| {
+        Failed::in_file(place::name_of(path), kind::problem(&bytes, FileKind::Module, &error))
+    })?;
+    Ok(GivenModule { path: path.to_owned(), module })
+}
+
 /// Walks the guide.
 pub fn debug(
     args: &args::Debug,
-    module: &str,
+    given: GivenModule,
     folder: &Path,
     is_loud: bool,
 ) -> Result<Report, Failed> {
-    let bytes = files::read_file(module)?;
-    let read = halflap_hlo::read_module(&bytes).map_err(|error| {
-        Failed::in_file(place::name_of(module), kind::problem(&bytes, FileKind::Module, &error))
-    })?;
-    let module = match module {
-        // Input that can be read only once is kept for all stages.
-        "-" => {
-            let path = folder.join("module.txt").display().to_string();
-            files::put(&path, read.text())?;
-            path
-        }
-        path => path.to_owned(),
-    };
-    let session = ModuleSession::open(args, module, folder, is_loud);
+    let GivenModule { mut path, module } = given;
+    // Input that can be read only once is kept for all stages.
+    if path == "-" {
+        path = folder.join("module.txt").display().to_string();
+        files::put(&path, module.text())?;
+    }
+    let session = ModuleSession::open(args, path, folder, is_loud);
     let last = StageOptions::new("plain", Memory::Cached, &[]);
     let mut walk =
-        Walk { session, module: read, overrun: None, left: None, last, alone: None, kind: None };
+        Walk { session, module, overrun: None, left: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
         // Faults that are caught in different ways have the same form of it.
