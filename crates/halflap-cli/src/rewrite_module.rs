@@ -92,9 +92,11 @@ struct Spent {
 /// What must be gained at least, as a part of the step: less is within the model's own error.
 const LEAST: f64 = 1e-3;
 
-/// Up to how many bytes collectives are merged: latency alone, small ones, and all that go
-/// together.
-const CAPS: [Bytes; 4] = [Bytes(1 << 20), Bytes(1 << 25), Bytes(1 << 28), Bytes(i64::MAX / 2)];
+/// Up to how many bytes collectives are merged: small ones, then as large as makes the step shorter.
+const CAPS: [Bytes; 3] = [Bytes(1 << 25), Bytes(1 << 28), Bytes(i64::MAX / 2)];
+
+/// The same where larger ones make it longer: latency alone.
+const LEAST_CAP: Bytes = Bytes(1 << 20);
 
 /// Changes a module where that makes its step shorter, or as recipes of the command line say.
 pub fn improve<T>(
@@ -245,7 +247,7 @@ impl<T> Maker<'_, T> {
         if exposed < step(&alone) * LEAST {
             return Ok(kept("communication is hidden by the order alone", alone));
         }
-        let tried = match self.best(allowed)? {
+        let tried = match self.best(allowed, step(&alone))? {
             Some(tried) => self.without(tried)?,
             None if self.has_any(allowed) => {
                 return Ok(kept("none fits into the memory limit", alone));
@@ -268,9 +270,9 @@ impl<T> Maker<'_, T> {
         Ok(Chosen { recipes, changed, order_alone, alone: None, kept_because: "" })
     }
 
-    /// The best set of recipes, by a quick search: scatters and narrowings first, then pipelines and
-    /// merges on top.
-    fn best(&self, allowed: &AllowedRecipes) -> Result<Option<Tried<T>>, Failed> {
+    /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone if
+    /// both together are no better than the module as it is, then pipelines and merges on top.
+    fn best(&self, allowed: &AllowedRecipes, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
         };
@@ -290,25 +292,48 @@ impl<T> Maker<'_, T> {
         let mut best: Option<Tried<T>> = None;
         for set in sets.into_iter().filter(|set| !set.is_empty()) {
             best = self.shorter(best, self.tried(None, set)?);
+            if best.as_ref().is_some_and(|best| step(&best.all) < alone) {
+                break;
+            }
         }
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
             best = self.pipelined(best)?;
         }
-        if !allowed.kinds.contains(&RecipeKind::Merge) {
-            return Ok(best);
+        match allowed.kinds.contains(&RecipeKind::Merge) {
+            true => self.with_merges(best, allowed, alone),
+            false => Ok(best),
         }
+    }
+
+    /// The best set with merges on top: larger ones as long as they make the step shorter.
+    fn with_merges(
+        &self,
+        mut best: Option<Tried<T>>,
+        allowed: &AllowedRecipes,
+        alone: Nanos,
+    ) -> Result<Option<Tried<T>>, Failed> {
         let module = self.module_after(best.as_ref());
         let mut classes = change::merge_classes(module);
         classes.retain(|class| class.is_exact || !allowed.exact_only);
-        let mut sets: Vec<Vec<Recipe>> = Vec::new();
-        for cap in CAPS {
-            let set: Vec<Recipe> = classes.iter().flat_map(|class| class.sets(cap)).collect();
-            if !set.is_empty() && !sets.contains(&set) {
-                sets.push(set);
+        let of_cap = |cap: Bytes| -> Vec<Recipe> {
+            classes.iter().flat_map(|class| class.sets(cap)).collect()
+        };
+        let mut sets: Vec<Vec<Recipe>> = CAPS.into_iter().map(&of_cap).collect();
+        sets.dedup();
+        let mut shorter = 0;
+        for set in sets.iter().filter(|set| !set.is_empty()) {
+            let shortest = best.as_ref().map_or(alone, |best| step(&best.all));
+            let tried = self.tried(best.as_ref(), set.clone())?;
+            let is_shorter = tried.as_ref().is_some_and(|tried| step(&tried.all) < shortest);
+            best = self.shorter(best, tried);
+            if !is_shorter {
+                break;
             }
+            shorter += 1;
         }
-        for set in sets {
-            let tried = self.tried(best.as_ref(), set)?;
+        let least = of_cap(LEAST_CAP);
+        if shorter < 2 && !least.is_empty() && !sets.contains(&least) {
+            let tried = self.tried(best.as_ref(), least)?;
             best = self.shorter(best, tried);
         }
         Ok(best)

@@ -118,6 +118,7 @@ impl Levels {
 impl<'a> Plans<'a> {
     pub(super) fn new(graph: &'a Graph, prices: &Prices<'_>, allowed: &Allowed) -> Plans<'a> {
         let merges = allowed.kinds.contains(&RewriteKind::Merge);
+        let prices = prices.list(graph);
         let (mut classes, mut has_unknown) = (Vec::new(), false);
         for ops in mergeable(graph).into_iter().filter(|ops| merges && ops.len() > 1) {
             let Some(like) = ops.first().and_then(|&op| graph.collective(op)) else { continue };
@@ -126,7 +127,7 @@ impl<'a> Plans<'a> {
             if !is_exact && allowed.exact_only {
                 continue;
             }
-            match prices.line(graph, like) {
+            match prices.line(like) {
                 Some(line) if line.latency > Nanos::ZERO => {
                     classes.push(MergeCandidates {
                         sizes: Sizes::of(graph, &ops, line),

@@ -13,9 +13,11 @@ mod polish;
 mod probe;
 mod program;
 mod settle;
+mod sketch;
 
 pub(crate) use probe::{Probe, Side};
 pub(crate) use program::Program;
+pub(crate) use sketch::{FirstLook, Sketch, sketch};
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -214,11 +216,6 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
     let mut bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
-    // The search itself knows no contention.
-    let alone = match task.machine.is_contended() {
-        true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
-        false => bound,
-    };
     let mut candidates = Candidates::new(task, &program);
     candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
     // Those within the limit come first; where none is, the closest one is enough.
@@ -226,7 +223,7 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let rungs = task.effort.rungs();
     let stages = |rung: &Effort| rung.stages(program.len);
     let steps = rungs.iter().flat_map(stages).map(|stage| stage.chains * stage.steps).sum();
-    let start = Start { orders: &starts[..within], bound: alone };
+    let start = Start { orders: &starts[..within], bound: uncontended(task, bound) };
     let mut hunt = Hunt::new(task, &program, start, steps);
     for &rung in rungs {
         let exact = exact_order(&hunt, rung);
@@ -241,6 +238,14 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         }
     }
     candidates.chosen(bound)
+}
+
+/// What no order can beat where nothing is slowed: the search itself knows no contention.
+fn uncontended(task: &Task<'_>, bound: Bound) -> Bound {
+    match task.machine.is_contended() {
+        true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
+        false => bound,
+    }
 }
 
 /// The order that exact search finds, where a rung makes one and an order is within the limit.
@@ -371,6 +376,12 @@ impl<'a> Candidates<'a> {
         }
     }
 
+    /// What is said where nothing is within the limit.
+    fn none_within(&self) -> OptimizeError {
+        let smallest = Bytes(self.smallest);
+        OptimizeError::NoOrderWithin { limit: self.task.memory_limit, smallest }
+    }
+
     /// The best one that is not worse than the input order with most things a little different,
     /// proved.
     fn chosen(mut self, bound: Bound) -> Result<Optimized, OptimizeError> {
@@ -378,12 +389,7 @@ impl<'a> Candidates<'a> {
         self.ranked.sort_by(Ranked::compare);
         let input: Vec<OpId> = graph.ops().collect();
         let robustness = |ranked: &Ranked| Robustness::of(graph, machine, &input, &ranked.ops);
-        let Some(best) = self.ranked.first() else {
-            return Err(OptimizeError::NoOrderWithin {
-                limit: memory_limit,
-                smallest: Bytes(self.smallest),
-            });
-        };
+        let Some(best) = self.ranked.first() else { return Err(self.none_within()) };
         let of_best = robustness(best);
         let tried = [(best, of_best.clone())].into_iter();
         let mut tried =
@@ -528,8 +534,7 @@ fn on_threads(threads: usize, count: usize, run: &(dyn Fn(usize) -> Found + Sync
     all.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Orders that are known without search, the best to start from first: within the limit if there are
-/// such, and then by step time.
+/// Orders that are known without search, the best to start from first.
 fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
     let graph = task.graph;
     let mut settings = Settings::default();
@@ -545,6 +550,12 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
         orders.extend(runner.run(pass, &orders[0], &mut NoWatch).ok().map(|outcome| outcome.order));
     }
     orders.extend(task.known.iter().cloned());
+    ranked_starts(task, orders)
+}
+
+/// Orders to start from, the best first: within the limit if there are such, and then by step time.
+fn ranked_starts(task: &Task<'_>, orders: Vec<Order>) -> Vec<Vec<u32>> {
+    let graph = task.graph;
     // The search knows no contention, and is the same with it.
     let machine = task.machine.uncontended();
     let key = |order: &Order| Key {
@@ -554,6 +565,10 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
     let mut keyed: Vec<(Key, Order)> =
         orders.into_iter().map(|order| (key(&order), order)).collect();
     keyed.sort_by(|(a, _), (b, _)| a.compare(b));
-    let plain = |order: Order| order.as_slice().iter().map(|op| op.index() as u32).collect();
-    keyed.into_iter().map(|(_, order)| plain(order)).collect()
+    keyed.iter().map(|(_, order)| numbers(order)).collect()
+}
+
+/// An order as the search has it.
+fn numbers(order: &Order) -> Vec<u32> {
+    order.as_slice().iter().map(|op| op.index() as u32).collect()
 }

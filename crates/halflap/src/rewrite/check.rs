@@ -155,10 +155,11 @@ fn same(graph: &Graph, a: &MergeMember<'_>, b: &MergeMember<'_>) -> Result<(), R
 
 /// Between no two members may there be a path of real edges.
 fn no_path(graph: &Graph, members: &[OpId]) -> Result<(), RewriteError> {
-    let Some(&last) = members.last() else { return Ok(()) };
-    // From which member an operation can be reached; ids are in a topological order.
+    let [first, .., last] = members else { return Ok(()) };
+    // From which member an operation can be reached; ids are in a topological order, so nothing
+    // before the first is.
     let mut from: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
-    for op in graph.ops().take(last.index() + 1) {
+    for op in (first.index()..=last.index()).map(OpId::from_index) {
         let reached = graph.preds(op, Edges::Real).iter().find_map(|&pred| from[pred]);
         let is_member = members.binary_search(&op).is_ok();
         if let (true, Some(first)) = (is_member, reached) {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{MergeMember, ResultAs, members, no_circle};
 use super::order::in_order;
+use super::price::PriceList;
 use super::{Prices, RewriteError, Rewritten};
 use crate::collective::Payload;
 use crate::graph::{BufferParts, Collective, DepKinds, Graph, OpKind, OpParts, Parts};
@@ -27,7 +28,7 @@ pub(super) fn merge<'a>(
 ) -> Result<Rewritten, RewriteError> {
     let mut merge = Merge {
         graph,
-        prices,
+        prices: prices.list(graph),
         sets: Vec::with_capacity(named.len()),
         of_member: IdVec::filled(None, graph.len()),
         of_wait: IdVec::filled(None, graph.len()),
@@ -147,7 +148,7 @@ struct MemberPlace {
 
 struct Merge<'a> {
     graph: &'a Graph,
-    prices: &'a Prices<'a>,
+    prices: PriceList<'a>,
     sets: Vec<MergeSet<'a>>,
     /// Of an old operation: the member that it is.
     of_member: IdVec<OpId, Option<MemberPlace>>,
@@ -274,7 +275,7 @@ impl<'a> Merge<'a> {
         let source = Source { part: Part::CopyIn, of: ops.clone() };
         let copy_in = DraftOp { place: (first, 0), source, op: OpParts { deps, outputs, ..copy } };
 
-        let runtime = self.prices.merged(self.graph, &ops, &merged);
+        let runtime = self.prices.merged(&ops, &merged);
         let mut deps: Vec<(BufId, DepKinds)> =
             bucket.into_iter().map(|bucket| (bucket, DATA)).collect();
         deps.extend(self.deps_of(&ops, others));
@@ -357,7 +358,7 @@ impl<'a> Merge<'a> {
     /// A copy of so many bytes, for people like an old operation.
     fn copy(&self, name: String, bytes: Bytes, like: OpId) -> OpParts {
         OpParts {
-            runtime: Some(self.prices.copy.time(bytes)),
+            runtime: Some(self.prices.copy(bytes)),
             bytes: Some(Bytes(bytes.0.saturating_mul(2))),
             fused: vec!["copy".to_owned()],
             provenance: self.graph.provenance(like).clone(),

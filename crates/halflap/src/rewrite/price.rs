@@ -1,9 +1,11 @@
 //! The costs of a rewritten program: copies, and collectives of unmeasured sizes.
 
-use crate::collective::Payload;
+use std::collections::BTreeMap;
+
+use crate::collective::{CollectiveKind, Payload};
 use crate::cost::{Costs, Device};
 use crate::graph::{Collective, Graph, OpKind};
-use crate::ids::OpId;
+use crate::ids::{GroupId, OpId};
 use crate::units::{Bandwidth, Bytes, Nanos};
 
 /// What a copy from memory to memory takes.
@@ -58,91 +60,116 @@ pub(super) struct Share {
     pub(super) again: Bytes,
 }
 
-impl Prices<'_> {
+impl<'a> Prices<'a> {
+    /// How long collectives of a kind and group take, by their size: as the graph's own say, else
+    /// as the model of links does.
+    pub fn line(&self, graph: &Graph, like: &Collective) -> Option<CostLine> {
+        self.list(graph).line(like)
+    }
+
+    /// All prices in a graph.
+    pub(crate) fn list(self, graph: &'a Graph) -> PriceList<'a> {
+        let mut points: BTreeMap<_, Vec<(f64, f64)>> = BTreeMap::new();
+        for op in graph.ops().filter(|&op| graph.has_runtime(op)) {
+            if let Some(of) = graph.collective(op) {
+                let point = (of.bytes().0 as f64, graph.runtime(op).0);
+                points.entry((of.group, of.kind)).or_default().push(point);
+            }
+        }
+        let fit = |(class, points): (_, Vec<(f64, f64)>)| Some((class, fitted(&points)?));
+        PriceList { graph, prices: self, fits: points.into_iter().filter_map(fit).collect() }
+    }
+}
+
+/// Prices in a graph, whose own collectives are looked at once.
+pub(crate) struct PriceList<'a> {
+    graph: &'a Graph,
+    prices: Prices<'a>,
+    /// What the graph's own collectives say, by group and kind.
+    fits: BTreeMap<(GroupId, CollectiveKind), CostLine>,
+}
+
+impl PriceList<'_> {
     /// How long a merged collective takes: as the graph's own collectives of that kind and group
     /// say, else as the model of links does, else as long as its members together. `None` where a
     /// member has no time.
-    pub(super) fn merged(
-        &self,
-        graph: &Graph,
-        members: &[OpId],
-        merged: &Collective,
-    ) -> Option<Nanos> {
+    pub(super) fn merged(&self, members: &[OpId], merged: &Collective) -> Option<Nanos> {
+        let graph = self.graph;
         if members.iter().any(|&member| !graph.has_runtime(member)) {
             return None;
         }
         let longest =
             members.iter().map(|&member| graph.runtime(member)).fold(Nanos::ZERO, Nanos::max);
-        let time = match self.line(graph, merged) {
+        let time = match self.line(merged) {
             Some(line) => line.time(merged.bytes()).max(longest),
             None => members.iter().map(|&member| graph.runtime(member)).sum(),
         };
         Some(time.min(Nanos::LONGEST))
     }
 
-    /// How long collectives of a kind and group take, by their size: as the graph's own say, else
-    /// as the model of links does.
-    pub fn line(&self, graph: &Graph, like: &Collective) -> Option<CostLine> {
-        fitted(graph, like).or_else(|| self.modelled(graph, like))
+    /// What a copy takes.
+    pub(super) fn copy(&self, bytes: Bytes) -> Nanos {
+        self.prices.copy.time(bytes)
+    }
+
+    /// See [`Prices::line`].
+    pub(crate) fn line(&self, like: &Collective) -> Option<CostLine> {
+        self.fit(like).or_else(|| modelled(self.graph, like, self.prices.costs))
+    }
+
+    fn fit(&self, like: &Collective) -> Option<CostLine> {
+        self.fits.get(&(like.group, like.kind)).copied()
     }
 
     /// How long a piece of an operation takes; `None` where the operation has no time.
-    pub(super) fn piece(&self, graph: &Graph, op: OpId, share: Share) -> Option<Nanos> {
+    pub(super) fn piece(&self, op: OpId, share: Share) -> Option<Nanos> {
+        let (graph, copy) = (self.graph, self.prices.copy);
         let time = graph.has_runtime(op).then(|| graph.runtime(op))?;
         let part = 1.0 / f64::from(share.pieces);
         let beyond = |fixed: Nanos| fixed + (time - fixed) * part;
         Some(match (graph.kind(op), graph.collective(op)) {
             (OpKind::Wait, _) => time,
-            (_, Some(like)) => beyond(self.latency(graph, like).min(time)),
+            (_, Some(like)) => beyond(self.latency(like).min(time)),
             _ if graph.is_gemm_like(op) => {
                 let made: Bytes = graph.outputs(op).iter().map(|&one| graph.size_alloc(one)).sum();
-                let (result, tail) = (made.0 as f64, self.tail.0 as f64);
+                let (result, tail) = (made.0 as f64, self.prices.tail.0 as f64);
                 let computed = time * ((result * part + tail) / (result + tail).max(1.0));
-                computed.max(share.again / self.copy.bandwidth)
+                computed.max(share.again / copy.bandwidth)
             }
-            _ => beyond(self.copy.launch.min(time)),
+            _ => beyond(copy.launch.min(time)),
         })
     }
 
     /// What the smallest collective of a kind and group takes: as the graph's own say, else as
     /// those of other kinds in the group do, else as the model of links does, if need be an a100's.
-    fn latency(&self, graph: &Graph, like: &Collective) -> Nanos {
+    fn latency(&self, like: &Collective) -> Nanos {
         let others = || {
-            let collectives = graph.ops().filter_map(|op| graph.collective(op));
-            let lines = collectives
-                .filter(|other| other.group == like.group && other.kind != like.kind)
-                .filter_map(|other| fitted(graph, other));
-            lines.map(|line| line.latency).reduce(Nanos::max)
+            let in_group = self.fits.iter().filter(|((group, _), _)| *group == like.group);
+            in_group.map(|(_, line)| line.latency).reduce(Nanos::max)
         };
-        let modelled = |costs: &Costs| Prices { costs, ..*self }.modelled(graph, like);
-        let assumed = || {
-            let costs = Costs { device: Device::named("a100").ok(), ..Costs::default() };
-            modelled(&costs).map(|line| line.latency)
-        };
-        fitted(graph, like)
+        let modelled = |costs: &Costs| Some(modelled(self.graph, like, costs)?.latency);
+        let assumed =
+            || modelled(&Costs { device: Device::named("a100").ok(), ..Costs::default() });
+        self.fit(like)
             .map(|line| line.latency)
             .or_else(others)
-            .or_else(|| modelled(self.costs).map(|line| line.latency))
+            .or_else(|| modelled(self.prices.costs))
             .or_else(assumed)
             .unwrap_or(Nanos::ZERO)
     }
+}
 
-    fn modelled(&self, graph: &Graph, like: &Collective) -> Option<CostLine> {
-        let ranks = &graph.groups()[like.group].ranks;
-        let (input, output) = (like.payload.input, like.payload.output);
-        let twice = |bytes: Bytes| Bytes(bytes.0.saturating_mul(2));
-        let payload =
-            Payload { input: twice(input), output: twice(output), ..like.payload.clone() };
-        let longer = Collective { payload, ..like.clone() };
-        let (once, again) =
-            (self.costs.collective(like, ranks)?, self.costs.collective(&longer, ranks)?);
-        let bytes = like.bytes().0 as f64;
-        let per_byte = (again - once).0 / bytes;
-        (bytes > 0.0 && per_byte > 0.0).then(|| CostLine {
-            latency: (once - Nanos(per_byte * bytes)).max(Nanos::ZERO),
-            per_byte,
-        })
-    }
+fn modelled(graph: &Graph, like: &Collective, costs: &Costs) -> Option<CostLine> {
+    let ranks = &graph.groups()[like.group].ranks;
+    let (input, output) = (like.payload.input, like.payload.output);
+    let twice = |bytes: Bytes| Bytes(bytes.0.saturating_mul(2));
+    let payload = Payload { input: twice(input), output: twice(output), ..like.payload.clone() };
+    let longer = Collective { payload, ..like.clone() };
+    let (once, again) = (costs.collective(like, ranks)?, costs.collective(&longer, ranks)?);
+    let bytes = like.bytes().0 as f64;
+    let per_byte = (again - once).0 / bytes;
+    (bytes > 0.0 && per_byte > 0.0)
+        .then(|| CostLine { latency: (once - Nanos(per_byte * bytes)).max(Nanos::ZERO), per_byte })
 }
 
 /// A collective's time by its size: latency + bytes / bandwidth.
@@ -169,14 +196,9 @@ impl CostLine {
 /// How many times as large as the smallest size the largest must be for a fit.
 const SPREAD: f64 = 1.5;
 
-/// Latency and bandwidth, fitted by least squares to the graph's collectives of the same kind and
-/// group. `None` where sizes are nearly the same, or larger ones take no longer.
-fn fitted(graph: &Graph, merged: &Collective) -> Option<CostLine> {
-    let is_like = |other: &&Collective| other.kind == merged.kind && other.group == merged.group;
-    let timed = graph.ops().filter(|&op| graph.has_runtime(op));
-    let like = timed
-        .filter_map(|op| Some((graph.collective(op).filter(is_like)?.bytes(), graph.runtime(op))));
-    let points: Vec<(f64, f64)> = like.map(|(bytes, time)| (bytes.0 as f64, time.0)).collect();
+/// Latency and bandwidth, fitted by least squares to the sizes and times of collectives of one kind
+/// and group. `None` where sizes are nearly the same, or larger ones take no longer.
+fn fitted(points: &[(f64, f64)]) -> Option<CostLine> {
     let (least, most) = points
         .iter()
         .fold((f64::MAX, f64::MIN), |(low, high), (size, _)| (low.min(*size), high.max(*size)));

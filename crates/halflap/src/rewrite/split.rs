@@ -6,7 +6,7 @@
 //! buffers of their own; else they are slices of the whole, which the first piece allocates, and
 //! others read when all pieces are there.
 
-use super::price::Share;
+use super::price::{PriceList, Share};
 use super::rows::{check_cut, content};
 use super::{Prices, RewriteError, Rewritten};
 use crate::collective::Payload;
@@ -42,6 +42,7 @@ pub(super) fn split(
         check_cut(graph, cut.members)?;
     }
     let pieces = cuts.iter().map(|cut| cut.pieces).collect();
+    let prices = prices.list(graph);
     let mut split = Splitting { graph, prices, cut_of, pieces, images: IdVec::default() };
     let mut parts = Parts { groups: graph.groups().clone(), ..Parts::default() };
     let mut origin = Origin { ops: IdVec::default(), buffers: IdVec::default() };
@@ -89,7 +90,7 @@ impl Piece {
 
 struct Splitting<'a> {
     graph: &'a Graph,
-    prices: &'a Prices<'a>,
+    prices: PriceList<'a>,
     /// Of an operation: the number of the recipe that cuts it.
     cut_of: IdVec<OpId, Option<usize>>,
     /// Of a recipe: into how many.
@@ -224,7 +225,7 @@ impl Splitting<'_> {
         };
         OpParts {
             name: piece.name(graph.name(op)),
-            runtime: self.prices.piece(graph, op, Share { pieces: piece.of, again }),
+            runtime: self.prices.piece(op, Share { pieces: piece.of, again }),
             flops: like.flops.map(|flops| Flops(flops.0 / f64::from(piece.of))),
             bytes: like.bytes.map(|bytes| piece.share(bytes) + again),
             collective,

@@ -311,34 +311,33 @@ impl Judge<'_> {
                 what,
             });
         }
-        for &member in &set.members {
-            if let Some(first) =
-                self.reached_from(member).into_iter().find(|op| set.members.contains(op))
-            {
-                return Err(RewriteViolation::Dependent {
-                    first: name(first),
-                    second: name(member),
-                });
+        match self.dependent(&set.members) {
+            Some((first, second)) => {
+                Err(RewriteViolation::Dependent { first: name(first), second: name(second) })
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// All that an old operation depends on, directly or through others.
-    fn reached_from(&self, op: OpId) -> BTreeSet<OpId> {
+    /// Two of some old operations, the second of which depends on the first, directly or through
+    /// others. Goes back from all of them at once, and not beyond the first of them: what comes
+    /// before it in the old program depends on none.
+    fn dependent(&self, members: &[OpId]) -> Option<(OpId, OpId)> {
+        let first = members.iter().min()?;
         let mut seen = BTreeSet::new();
-        let mut open = vec![op];
-        while let Some(op) = open.pop() {
+        let mut open: Vec<(OpId, OpId)> = members.iter().map(|&member| (member, member)).collect();
+        while let Some((op, member)) = open.pop() {
             for &(buffer, kinds) in self.before.deps(op) {
                 let binds = kinds.data || kinds.weak || kinds.issued;
-                if let Some(maker) = self.before.maker(buffer).filter(|_| binds)
-                    && seen.insert(maker)
-                {
-                    open.push(maker);
+                let maker = self.before.maker(buffer).filter(|maker| binds && maker >= first);
+                match maker {
+                    Some(maker) if members.contains(&maker) => return Some((maker, member)),
+                    Some(maker) if seen.insert(maker) => open.push((maker, member)),
+                    _ => {}
                 }
             }
         }
-        seen
+        None
     }
 
     /// The copy reads what the members read, after all that they had to come after, into a bucket

@@ -1,0 +1,52 @@
+//! A first look at a program that is one of many to choose from: what a short search finds from
+//! orders that are known, without a proof, and only if there is anything to be found.
+
+use super::anneal::Found;
+use super::program::Program;
+use super::{Candidates, Effort, Hunt, OptimizeError, Start, Task, ranked_starts, uncontended};
+use crate::order::Order;
+use crate::simulate::lower_bound;
+use crate::units::Nanos;
+
+/// An order that is not proved.
+pub(crate) struct Sketch {
+    pub(crate) order: Order,
+    pub(crate) step_time: Nanos,
+}
+
+/// What a first look shows.
+pub(crate) enum FirstLook {
+    /// An order within the limit.
+    Found(Sketch),
+    /// No order is as short as was asked for.
+    TooLong {
+        /// The least that any takes.
+        least: Nanos,
+        /// Whether that is for want of memory.
+        memory: bool,
+    },
+}
+
+/// Looks for an order with a step below a time, with what quick effort does; if no more was asked
+/// for, with half of it, which goes on from the best of what is known and does not look far.
+pub(crate) fn sketch(task: &Task<'_>, below: Nanos) -> Result<FirstLook, OptimizeError> {
+    let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
+    if bound.time >= below {
+        return Ok(FirstLook::TooLong { least: bound.time, memory: bound.memory });
+    }
+    let program = Program::new(task.graph, task.machine, task.edges);
+    let known = [Order::of_input(task.graph)].into_iter().chain(task.known.iter().cloned());
+    let starts = ranked_starts(task, known.collect());
+    let mut candidates = Candidates::new(task, &program);
+    candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
+    let start = Start { orders: &starts[..1], bound: uncontended(task, bound) };
+    let stages = match task.effort {
+        Effort::Quick => Effort::Quick.refining(program.len),
+        _ => Effort::Quick.stages(program.len),
+    };
+    candidates.extend(Hunt::new(task, &program, start, 1).run(&stages));
+    let Some(best) = candidates.best() else { return Err(candidates.none_within()) };
+    let order = Order::from_ops(task.graph.len(), best.ops.clone())
+        .unwrap_or_else(|| Order::of_input(task.graph));
+    Ok(FirstLook::Found(Sketch { order, step_time: best.step_time }))
+}
