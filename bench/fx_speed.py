@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How long the passes over FX graphs take: bench/fx_speed.py [--layers N] [--rewrite]
+"""How long the passes over FX graphs take: bench/fx_speed.py [--layers N...] [--profile]
 
 Needs torch and halflap in its own Python. Traces forward and backward of a sharded transformer, on
-64 ranks that do not exist, and orders it with quick effort. Prints seconds of the CPU and of the
-clock, from the FX graph to the ordered one, for each number of layers.
+64 ranks that do not exist, and has `reorder` and `optimize` change both with quick effort. Prints
+seconds of the CPU and of the clock, from the FX graph to the changed one, for each number of layers.
 """
 
 import argparse
@@ -51,23 +51,23 @@ def measured(layers, change):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 16, 64])
-    parser.add_argument("--rewrite", action="store_true", help="merge, too")
     parser.add_argument("--profile", action="store_true", help="where the time goes, in Python")
     args = parser.parse_args()
     torch._dynamo.config.cache_size_limit = 64
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=64)
-    change = halflap.torch.optimize if args.rewrite else halflap.torch.reorder
     profiler = cProfile.Profile()
-
-    def timed(gm):
-        if args.profile:
-            profiler.enable()
-        change(gm, device="h100", memory_budget="1.1x")
-        profiler.disable()
-
     for layers in args.layers:
-        for nodes, worked, seconds in measured(layers, timed):
-            print(f"{nodes} nodes: {worked:.2f} s of the CPU, {seconds:.2f} s", flush=True)
+        for change in (halflap.torch.reorder, halflap.torch.optimize):
+
+            def timed(gm):
+                if args.profile:
+                    profiler.enable()
+                change(gm, device="h100", memory_budget="1.1x")
+                profiler.disable()
+
+            for nodes, worked, seconds in measured(layers, timed):
+                took = f"{worked:.2f} s of the CPU, {seconds:.2f} s"
+                print(f"{change.__name__}, {nodes} nodes: {took}", flush=True)
     failures = [one for one in halflap.torch.status().fx if one.failure]
     print(*[str(one) for one in halflap.torch.status().fx], sep="\n")
     if args.profile:

@@ -639,6 +639,25 @@ def merges_that_change_more_are_found():
     return found == [(1, False), (1, False), (1, True)]
 
 
+def sets_that_need_each_other_are_not_both_merged():
+    """Each set is independent within, and a member of each needs one of the other."""
+    ranks = dist.get_world_size()
+
+    def function(a, b):
+        first = collectives.all_gather_tensor(a, 0, dist.group.WORLD)
+        reduced = collectives.reduce_scatter_tensor(first * 2, "sum", 0, dist.group.WORLD)
+        other = collectives.reduce_scatter_tensor(b, "sum", 0, dist.group.WORLD)
+        return reduced + 0, collectives.all_gather_tensor(other + 1, 0, dist.group.WORLD) + 0
+
+    given = torch.randn(8, 8), torch.randn(8 * ranks, 8)
+    gm = make_fx(function, tracing_mode="fake")(*given)
+    merged = merge_all(gm.graph, all_of_each_kind(gm.graph), exact=True)
+    gm.graph.lint()
+    gm.recompile()
+    same = all(map(torch.equal, gm(*given), function(*given)))
+    return same and [one.kind for one in merged] == ["all_gather"]
+
+
 BOUND = {
     function.__name__: function
     for function in (
@@ -649,6 +668,7 @@ BOUND = {
         a_check_finds_what_was_moved,
         conversions_come_before_gathers,
         merges_that_change_more_are_found,
+        sets_that_need_each_other_are_not_both_merged,
         exported_graphs_are_ordered,
         sizes_that_vary_are_not_guarded,
         a_graph_that_is_not_functional_stays,

@@ -204,6 +204,11 @@ class Schedule(_Result):
         return self._fields.get("recipes", [])
 
     @property
+    def order_alone(self) -> float | None:
+        """The step time of the best order of the program as it was, in nanoseconds, where ``rewrite`` was given."""
+        return self._fields.get("order_alone")
+
+    @property
     def step_time(self) -> float:
         """The simulated step time in nanoseconds."""
         return self._figures.step_time

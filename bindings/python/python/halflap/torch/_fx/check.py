@@ -69,9 +69,7 @@ def sequence_of(nodes: Sequence[Node]) -> list[Node]:
 
 def is_collective(node: Node) -> bool:
     """Whether a node starts a functional collective."""
-    if not isinstance(node.target, OpOverload):
-        return False
-    return node.target.namespace == "_c10d_functional" and "wait" not in node.target.name()
+    return isinstance(node.target, OpOverload) and _facts(node.target).is_collective
 
 
 def _is_noticed(node: Node) -> bool:
@@ -81,9 +79,51 @@ def _is_noticed(node: Node) -> bool:
     if not isinstance(target, OpOverload):
         plain = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
         return getattr(target, "__module__", "") not in plain
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        return True
-    return not target._schema.returns and not target._schema.is_mutable
+    return _facts(target).is_noticed
+
+
+class _Facts(NamedTuple):
+    """What an operator's schema says."""
+
+    is_collective: bool
+    is_wait: bool
+    is_noticed: bool
+    #: It reads nothing, but shows it in another form.
+    shows_only: bool
+    #: Places and names of the arguments that it writes to, and of those whose memory it gives.
+    written: tuple[tuple[int, str], ...]
+    shown: tuple[tuple[int, str], ...]
+
+
+def _facts(target: OpOverload) -> _Facts:
+    """Read once for each operator: torch makes new objects of a schema whenever it is asked."""
+    known = _read.get(id(target))
+    if known is None:
+        known = _read[id(target)] = _read_schema(target)
+    return known
+
+
+#: By their identities: operators live as long as torch does.
+_read: dict[int, _Facts] = {}
+
+
+def _read_schema(target: OpOverload) -> _Facts:
+    schema, name = target._schema, target.name()
+    returns, aliases = schema.returns, [one.alias_info for one in schema.arguments]
+    is_wait = "wait_tensor" in name
+    is_view = bool(returns) and all(one.alias_info is not None for one in returns)
+    gives_memory = not all(one.alias_info is None for one in returns)
+    named = [(number, one.name) for number, one in enumerate(schema.arguments)]
+    pairs = [*zip(named, aliases)]
+    return _Facts(
+        is_collective=target.namespace == "_c10d_functional" and "wait" not in name,
+        is_wait=is_wait,
+        is_noticed=torch.Tag.nondeterministic_seeded in target.tags
+        or (not returns and not schema.is_mutable),
+        shows_only=is_view and not schema.is_mutable,
+        written=tuple(one for one, alias in pairs if alias is not None and alias.is_write),
+        shown=tuple(one for one, alias in pairs if alias is not None and gives_memory),
+    )
 
 
 class _Memory:
@@ -123,15 +163,19 @@ class _Memory:
         called = [node for node in nodes if node.op == "call_function"]
         writes = {}
         for node in called:
-            writes[node] = {self._find(one) for one in _arguments(node, writes=True)}
-        written = set().union(*writes.values()) if writes else set()
+            given = _arguments(node, writes=True)
+            if given:
+                writes[node] = {self._find(one) for one in given}
+        if not writes:
+            return {}
+        written = set().union(*writes.values())
         found: dict[Node, list[Any]] = {one: [] for one in written}
         since: dict[Node, set[Node]] = {one: set() for one in written}
         for node in called:
             if _shows_only(node):
                 continue
             for memory in {self._find(one) for one in self._read(node)} & written:
-                if memory in writes[node]:
+                if memory in writes.get(node, ()):
                     found[memory].append((node, frozenset(since[memory])))
                     since[memory] = set()
                 else:
@@ -150,16 +194,14 @@ class _Memory:
 
 
 def _is_wait(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and "wait_tensor" in node.target.name()
+    return isinstance(node.target, OpOverload) and _facts(node.target).is_wait
 
 
 def _shows_only(node: Node) -> bool:
     """Whether a node reads nothing, but shows it in another form."""
     if not isinstance(node.target, OpOverload):
         return getattr(node.target, "__module__", "") == "_operator"
-    schema = node.target._schema
-    is_view = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
-    return is_view and not schema.is_mutable
+    return _facts(node.target).shows_only
 
 
 def _arguments(node: Node, writes: bool) -> list[Node]:
@@ -171,16 +213,11 @@ def _arguments(node: Node, writes: bool) -> list[Node]:
         # What calls Python or has a body of its own is noticed, and so keeps its place.
         is_part = getattr(target, "__name__", "") == "getitem" and not writes
         return node.all_input_nodes[:1] if is_part else []
-    schema = target._schema
-    if not writes and _is_wait(node):
+    facts = _facts(target)
+    if not writes and facts.is_wait:
         return node.all_input_nodes[:1]
-    if not writes and all(one.alias_info is None for one in schema.returns):
-        return []
-    named = {one.name: one.alias_info for one in schema.arguments}
-    given = {**dict(zip(named, node.args)), **node.kwargs}
     found: list[Node] = []
-    for name, value in given.items():
-        alias = named.get(name)
-        if alias is not None and (alias.is_write or not writes):
-            torch.fx.map_arg(value, found.append)
+    for number, name in facts.written if writes else facts.shown:
+        given = node.args[number] if number < len(node.args) else node.kwargs.get(name)
+        torch.fx.map_arg(given, found.append)
     return found

@@ -54,27 +54,23 @@ class _Member(NamedTuple):
 def merge_all(graph: Graph, recipes: Sequence[Mapping[str, Any]], exact: bool) -> list[Merged]:
     """Carries recipes out; gives those that could be."""
     nodes = {node.name: node for node in graph.nodes}
-    found = []
+    places = {node: place for place, node in enumerate(nodes.values())}
+    sets = []
     for recipe in recipes:
         starts = [nodes[name] for name in recipe["members"]] if recipe["kind"] == "merge" else []
-        merged = _merge(graph, starts, exact) if len(starts) > 1 else None
-        if merged is not None:
-            found.append(merged)
-    return found
+        members = _members(starts) if len(starts) > 1 else None
+        if members is not None and _writer(members).takes(members, exact):
+            sets.append(sorted(members, key=lambda one: places[one.start]))
+    merged = [_merge(graph, members) for members in _independent(graph, sets)]
+    if merged:
+        # Members' waits and their users may come before the last input is made.
+        sort(graph)
+    return merged
 
 
-def _merge(graph: Graph, starts: list[Node], exact: bool) -> Merged | None:
-    """Merges, or gives None where the collectives are not such as can be."""
-    members = _members(starts)
-    if members is None or _depend(graph, members):
-        return None
-    writer = _WRITERS.get(starts[0].target)
-    if writer is None or not writer.takes(members, exact):
-        return None
-    places = {node: place for place, node in enumerate(graph.nodes)}
-    last = max((one.start for one in members), key=places.__getitem__)
-    # Members' waits and their users may come before the last input is made.
-    results = writer.write(Emitter(graph, last.next, starts[0]), members)
+def _merge(graph: Graph, members: list[_Member]) -> Merged:
+    writer = _writer(members)
+    results = writer.write(Emitter(graph, members[-1].start.next, members[0].start), members)
     names = tuple(one.start.name for one in members)
     for one, result in zip(members, results):
         one.wait.replace_all_uses_with(result)
@@ -82,13 +78,14 @@ def _merge(graph: Graph, starts: list[Node], exact: bool) -> Merged | None:
     for one in members:
         graph.erase_node(one.wait)
         graph.erase_node(one.start)
-    sort(graph)
     return Merged(writer.name, names)
 
 
 def _members(starts: list[Node]) -> list[_Member] | None:
     """Each with its wait, if they are all alike and have one each."""
     found = []
+    if starts[0].target not in _WRITERS:
+        return None
     for start in starts:
         users = list(start.users)
         if len(users) != 1 or traits_of(users[0]).kind != "wait":
@@ -114,17 +111,37 @@ def _is_static(value: Any) -> bool:
     return all(isinstance(size, int) for size in value.shape) and value.is_contiguous()
 
 
-def _depend(graph: Graph, members: list[_Member]) -> bool:
-    """Whether one of them needs another, through whatever."""
-    starts = {one.start for one in members}
-    reached = {*starts}
+def _independent(graph: Graph, sets: list[list[_Member]]) -> list[list[_Member]]:
+    """Those sets that can all become one node each: none needs itself or another in a circle."""
+    if not _need_each_other(graph, sets):
+        return sets
+    kept: list[list[_Member]] = []
+    for one in sets:
+        if not _need_each_other(graph, [*kept, one]):
+            kept.append(one)
+    return kept
+
+
+def _need_each_other(graph: Graph, sets: list[list[_Member]]) -> bool:
+    """Whether the graph would have a circle if each set were one node."""
+    first = {one.start: members[0].start for members in sets for one in members}
+    all_of = {members[0].start: [one.start for one in members] for members in sets}
+    missing: dict[Node, int] = {}
     for node in graph.nodes:
-        if node not in starts:
-            if any(one in reached for one in node.all_input_nodes):
-                reached.add(node)
-        elif any(one in reached for one in node.all_input_nodes):
-            return True
-    return False
+        node_or_set = first.get(node, node)
+        missing[node_or_set] = missing.get(node_or_set, 0) + len(node.all_input_nodes)
+    ready = [one for one, count in missing.items() if not count]
+    done = 0
+    while ready:
+        one = ready.pop()
+        done += 1
+        for made in all_of.get(one, (one,)):
+            for user in made.users:
+                user = first.get(user, user)
+                missing[user] -= 1
+                if not missing[user]:
+                    ready.append(user)
+    return done < len(missing)
 
 
 def sort(graph: Graph) -> None:
@@ -273,6 +290,10 @@ def _ranks(group: str) -> int:
     from .._handover import group_ranks
 
     return len(group_ranks(group))
+
+
+def _writer(members: list[_Member]) -> _Gather | _Scatter | _Reduce:
+    return _WRITERS[members[0].start.target]
 
 
 _WRITERS = {

@@ -17,24 +17,31 @@ CONVERTS = (torch.ops.prims.convert_element_type.default,)
 
 def narrow_all(graph: Graph) -> list[str]:
     """Moves conversions before all-gathers and all-to-alls; the names of these."""
-    found = []
-    for node in [*graph.nodes]:
-        if node.target in (GATHER, EXCHANGE) and _narrow(graph, node):
-            found.append(node.name)
-    return found
+    found = [(node, wanted) for node in graph.nodes if (wanted := _wanted(node)) is not None]
+    for node, wanted in found:
+        _narrow(graph, node, wanted)
+    return [node.name for node, _ in found]
 
 
-def _narrow(graph: Graph, start: Node) -> bool:
+def can_narrow(graph: Graph) -> bool:
+    """Whether there is such a conversion."""
+    return any(_wanted(node) is not None for node in graph.nodes)
+
+
+def _wanted(start: Node) -> torch.dtype | None:
+    """The narrower type that all who use what a collective gives convert it to."""
+    wait = wait_of(start) if start.target in (GATHER, EXCHANGE) else None
+    given = None if wait is None else value_of(start.args[0])
+    if wait is None or not isinstance(given, torch.Tensor):
+        return None
+    types = {_type(user) for user in wait.users}
+    wanted = types.pop() if len(types) == 1 else None
+    return None if wanted is None or wanted.itemsize >= given.element_size() else wanted
+
+
+def _narrow(graph: Graph, start: Node, wanted: torch.dtype) -> None:
     """Keeps the collective's node, so that it is still known by its name."""
     wait = wait_of(start)
-    given = value_of(start.args[0])
-    if wait is None or not isinstance(given, torch.Tensor):
-        return False
-    users = list(wait.users)
-    types = {_type(user) for user in users}
-    wanted = types.pop() if len(types) == 1 else None
-    if wanted is None or wanted.itemsize >= given.element_size():
-        return False
     emit = Emitter(graph, start, start)
     part = emit.call(CONVERTS[0], start.args[0], wanted)
     start.args = (part, *start.args[1:])
@@ -42,10 +49,9 @@ def _narrow(graph: Graph, start: Node) -> bool:
         node.meta["val"] = value_of(node).to(wanted)
         # Torch's own sizes of it.
         node.meta.pop("tensor_meta", None)
-    for user in users:
+    for user in [*wait.users]:
         user.replace_all_uses_with(wait)
         graph.erase_node(user)
-    return True
 
 
 def _type(user: Node) -> torch.dtype | None:

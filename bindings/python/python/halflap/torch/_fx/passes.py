@@ -10,8 +10,9 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -29,7 +30,7 @@ from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
 from .check import sequence_of
 from .merge import Merged, merge_all
-from .narrow import narrow_all
+from .narrow import can_narrow, narrow_all
 from .order import apply, arrange
 from .program import Program, communicates
 from .restore import Backup
@@ -186,13 +187,14 @@ class _Run:
         text = _halflap.to_json(program.graph())
         wanted = self.asked.options.collective_order
         order = "kept" if wanted == "auto" and not program.is_symmetric else wanted
-        alone = self._schedule(text, "free" if order == "auto" else order)
-        self.changed.step_time_before = alone.step_time_before
-        self.changed.order_alone = alone.step_time
         may_rewrite = self.asked.rewrite is not None and program.is_symmetric
+        merging = self._merging(text) if may_rewrite and self.asked.merges else None
+        alone = Alone(lambda: self._schedule(text, "free" if order == "auto" else order), merging)
+        self.changed.step_time_before = alone.known.step_time_before
+        self.changed.order_alone = alone.step_time
         is_rewritten = may_rewrite and self._rewrite(text, alone)
         if self.asked.orders and not is_rewritten:
-            self._reorder(text, alone, order)
+            self._reorder(text, alone.schedule, order)
         if self.place is not None:
             would_not(self.place)
 
@@ -247,9 +249,12 @@ class _Run:
         place, self.place = self.place, None
         return place is not None and all_would(place, decision)
 
-    def _rewrite(self, text: bytes, alone: Schedule) -> bool:
+    def _rewrite(self, text: bytes, alone: Alone) -> bool:
         """Merges and cuts collectives, and orders the result; whether that is better than the best
         order of the program as it is, and all ranks do it."""
+        narrows = self.asked.merges and can_narrow(self.graph)
+        if not (alone.recipes or narrows or self.asked.splits):
+            return False
         backup = Backup(self.graph)
         try:
             best = self._best(text, alone, backup)
@@ -265,16 +270,16 @@ class _Run:
         self.changed.is_moved = True
         return True
 
-    def _best(self, text: bytes, alone: Schedule, backup: Backup) -> Attempt | None:
+    def _best(self, text: bytes, alone: Alone, backup: Backup) -> Attempt | None:
         """The best program that was tried, which the graph then is, or None."""
-        limit = limit_of(self.asked.options.memory_budget, alone.peak_memory_before)
+        limit = limit_of(self.asked.options.memory_budget, alone.known.peak_memory_before)
         best, last = None, None
-        plan = Plan(self._recipes(text))
+        plan = Plan(alone.recipes)
         if self.asked.merges:
             last = self._attempt(plan, limit)
             best = last.better_than(WORTH * alone.step_time)
         if self.asked.splits:
-            exposed = self._exposed(text, alone) if best is None else best.exposed()
+            exposed = best.exposed() if best is not None else self._exposed(text, alone.schedule)
             merges = [] if best is None else plan.recipes
             for pieces in PIECES if exposed else ():
                 backup.restore()
@@ -292,10 +297,9 @@ class _Run:
     def _order(self) -> str:
         return "kept" if self.asked.options.collective_order == "kept" else "free"
 
-    def _recipes(self, text: bytes) -> list[dict[str, Any]]:
-        """What the library would merge; all-reduces, too, which can be merged exactly here."""
-        if not self.asked.merges:
-            return []
+    def _merging(self, text: bytes) -> Schedule:
+        """What the library would merge, and the best order if that is nothing; all-reduces, too,
+        which can be merged exactly here."""
         options = self.asked.options
         modelled = modelled_on(options.device, options.ranks_per_node)
         # Copies, and collectives of sizes that the graph does not have, are modelled; all else has
@@ -307,8 +311,7 @@ class _Run:
             "ranks_per_node": modelled.ranks_per_node,
             "profile": {node["name"]: node["runtime_ns"] for node in self.program.nodes},
         }
-        found = self._schedule(text, self._order(), rewrite=["merge"], **machine).recipes
-        return list(found)
+        return self._schedule(text, self._order(), rewrite=["merge"], **machine)
 
     def _exposed(self, text: bytes, found: Schedule) -> frozenset[str]:
         """The collectives that are worth cutting: compute stands still for them."""
@@ -335,6 +338,26 @@ class _Run:
             # It does not fit into memory.
             return Attempt(self, plan, None)
         return Attempt(self, plan, found, program, text, Rewrites(narrowed, merged, split))
+
+
+class Alone:
+    """The program as it is, in its best order: searched for only once it is needed."""
+
+    def __init__(self, search: Callable[[], Schedule], merging: Schedule | None) -> None:
+        self._search = search
+        #: What the library would merge.
+        self.recipes = [] if merging is None else [*merging.recipes]
+        if merging is not None and not self.recipes:
+            # Where nothing is to be merged, its order is this one.
+            self.schedule = merging
+        #: Of the graph as it was, this says the same.
+        self.known = self.schedule if merging is None else merging
+        self.step_time = merging.order_alone if self.recipes else self.known.step_time
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The order."""
+        return self._search()
 
 
 @dataclass(frozen=True)
@@ -415,10 +438,16 @@ def _tell(changed: Changed) -> None:
     result = changed.schedule
     if result is None:
         return
-    summary = f"{''.join(changed.rewrites.lines())}{result}"
-    log.debug("halflap changed %s in %.3f s\n%s", changed.name, changed.seconds, summary)
+
+    def summary() -> str:
+        return f"{''.join(changed.rewrites.lines())}{result}"
+
+    # It explains every collective, which takes as long as the pass: only for those who read it.
+    if log.isEnabledFor(logging.DEBUG):
+        text = summary()
+        log.debug("halflap changed %s in %.3f s\n%s", changed.name, changed.seconds, text)
     trace_structured(
         "artifact",
         metadata_fn=lambda: {"name": "halflap_fx_summary", "encoding": "string"},
-        payload_fn=lambda: summary,
+        payload_fn=summary,
     )

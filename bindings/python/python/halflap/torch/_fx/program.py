@@ -46,6 +46,7 @@ class Program:
         _check(graph)
         self.fx = graph
         self.sizes = Sizes(unbacked)
+        self._bytes: dict[Node, int] = {}
         self._opaque = {one.operator: one for one in opaque}
         self.units = units_of(graph)
         for unit in self.units.all:
@@ -82,6 +83,13 @@ class Program:
             "inputs": [one for one in self._inputs if one["users"]],
         }
 
+    def _size(self, node: Node) -> int:
+        """The bytes of what a node gives, counted once: many read it."""
+        size = self._bytes.get(node)
+        if size is None:
+            size = self._bytes[node] = self.sizes.bytes_of(value_of(node))
+        return size
+
     def _freeable_inputs(self) -> list[dict[str, Any]]:
         """What a backward graph is given that nobody else holds: saved activations."""
         given = [node for node in self.fx.nodes if node.op == "placeholder"]
@@ -89,7 +97,7 @@ class Program:
         found = []
         for node in given:
             is_free = is_backward and not node.name.startswith(HELD)
-            size = self.sizes.bytes_of(value_of(node)) if is_free else 0
+            size = self._size(node) if is_free else 0
             if size:
                 one = {"name": node.name, "size": size, "users": [], "output": False}
                 one["output"] = node in self._outputs
@@ -134,7 +142,7 @@ class Program:
             if unit.traits.kind != "collective" or one is not unit.leader:
                 return
         is_new = self.units.roots[one] == (one,)
-        size = self.sizes.bytes_of(value_of(one)) if is_new else 0
+        size = self._size(one) if is_new else 0
         buffer = {"name": one.name, "size_alloc": size, "size_free": size, "users": []}
         buffer["output"] = is_output
         self._results[one] = buffer
@@ -168,7 +176,7 @@ class Program:
         memory = self._memory.get(root)
         if memory is not None or root not in self.units.of:
             return memory
-        size = self.sizes.bytes_of(value_of(root))
+        size = self._size(root)
         unit = self.units.of[root]
         if not size or unit.index >= len(self.nodes):
             return None
@@ -181,9 +189,9 @@ class Program:
 
     def _traffic(self, unit: Unit, read: list[Node]) -> int:
         """What is read from memory and written to it: not what stays inside of the unit."""
-        read_bytes = [self.sizes.bytes_of(value_of(one)) for one in read]
+        read_bytes = [self._size(one) for one in read]
         made = [one for one in unit.members if one in self._results or len(unit.members) == 1]
-        written = [self.sizes.bytes_of(value_of(one)) for one in made if not is_part(one)]
+        written = [self._size(one) for one in made if not is_part(one)]
         return sum(read_bytes) + sum(written)
 
     def _opaque_of(self, node: Node) -> Opaque | None:
@@ -196,8 +204,8 @@ class Program:
         if group not in self.groups:
             self.groups[group] = group_ranks(group)
         given = [one for one in node.all_input_nodes if isinstance(value_of(one), torch.Tensor)]
-        sent = sum([self.sizes.bytes_of(value_of(one)) for one in given])
-        received = self.sizes.bytes_of(value_of(node))
+        sent = sum([self._size(one) for one in given])
+        received = self._size(node)
         name = (operator_name(node.target) or "").partition("::")[2]
         operation = RENAMED.get(name, name) if opaque is None else opaque.kind
         collective: dict[str, Any] = {
@@ -262,8 +270,8 @@ def _check(graph: Graph) -> None:
             raise Unsupported(f"{node.name} is a {node.op}: the graph is not a functional one")
         if getattr(node.target, "_name", None) in NOT_OURS:
             raise Unsupported(f"{node.name} binds nodes to an order of torch's own")
-        is_operator = isinstance(node.target, OpOverload) and bool(node.target._schema.returns)
-        if is_operator and value_of(node) is None:
+        is_operator = value_of(node) is None and isinstance(node.target, OpOverload)
+        if is_operator and node.target._schema.returns:
             raise Unsupported(f"{node.name} has no fake tensor in node.meta['val']")
         if "stream" in str(node.meta.get("custom", "")) and "stream_id" in node.meta["custom"]:
             raise Unsupported("the graph uses streams of its own")

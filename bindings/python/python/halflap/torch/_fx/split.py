@@ -45,6 +45,8 @@ def split_all(graph: Graph, exposed: set[str], pieces: int, exact: bool) -> list
         names = tuple(one.name for one in region.collectives)
         _Cut(graph, region, pieces).write()
         found.append(Split(names, pieces))
+    if found:
+        sort(graph)
     return found
 
 
@@ -78,7 +80,6 @@ class _Cut:
         if region.end is not None:
             self._finish(region.end)
         self._hand_out()
-        sort(self.graph)
 
     def _begin(self, start: Node, number: int) -> Node:
         """A piece of the collective that begins the region."""

@@ -185,15 +185,28 @@ def aliased_by(node: Node) -> list[Node]:
         return nodes_in(node.args[0])
     if not isinstance(target, OpOverload):
         return [] if isinstance(target, HigherOrderOperator) else node.all_input_nodes
-    schema = target._schema
-    if all(given.alias_info is None for given in schema.returns):
-        return []
     found = []
-    for number, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None:
-            given = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name)
-            found += nodes_in(given)
+    for number, name in _shown_by(target):
+        given = node.args[number] if number < len(node.args) else node.kwargs.get(name)
+        found += nodes_in(given)
     return found
+
+
+def _shown_by(target: OpOverload) -> tuple[tuple[int, str], ...]:
+    """Places and names of the arguments whose memory an operator may give, read once: torch makes
+    new objects of a schema whenever it is asked."""
+    known = _shown.get(id(target))
+    if known is None:
+        schema = target._schema
+        gives = any(given.alias_info is not None for given in schema.returns)
+        named = enumerate(schema.arguments if gives else ())
+        known = tuple((number, one.name) for number, one in named if one.alias_info is not None)
+        _shown[id(target)] = known
+    return known
+
+
+#: By their identities, as `_known`.
+_shown: dict[int, tuple[tuple[int, str], ...]] = {}
 
 
 def nodes_in(value: Any) -> list[Node]:

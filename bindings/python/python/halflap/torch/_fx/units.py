@@ -87,24 +87,26 @@ def _roots(known: dict[Node, tuple[Node, ...]], nodes: list[Node]) -> tuple[Node
 def _place(units: Units, node: Node, place: int, written: set[Node]) -> None:
     """Puts a node into the unit of something that it reads, or into one of its own."""
     traits = traits_of(node)
+    is_open = traits.is_fused and not _touches(units, node, written)
     joined = None
     if traits.is_view:
         joined = _shown(units, node)
-    elif traits.is_fused and written.isdisjoint(_touched(units, node)):
+    elif is_open:
         joined = _fusing(units, node, place)
     if joined is not None:
         joined.members.append(node)
         joined.last = place if traits.is_fused else joined.last
         units.of[node] = joined
         return
-    is_open = traits.is_fused and written.isdisjoint(_touched(units, node))
     unit = Unit([node], traits, place, place, is_open=is_open)
     units.all.append(unit)
     units.of[node] = unit
 
 
-def _touched(units: Units, node: Node) -> list[Node]:
-    return [root for one in (node, *node.all_input_nodes) for root in units.roots[one]]
+def _touches(units: Units, node: Node, written: set[Node]) -> bool:
+    """Whether a node reads or makes memory that is written to."""
+    touched = (node, *node.all_input_nodes) if written else ()
+    return any(root in written for one in touched for root in units.roots[one])
 
 
 def _needed(units: Units, node: Node) -> list[Unit]:
