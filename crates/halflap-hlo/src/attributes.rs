@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::groups::{ReplicaGroups, WrittenDevice, as_written};
+use super::groups::{ReplicaGroups, WrittenDevice, as_written, message_pairs};
 use super::lex::TextSpan;
 use super::lex::numbers_in;
 use super::{Module, Opcode};
@@ -142,6 +142,11 @@ impl Module {
     /// How the groups of a collective write a device, which may be beyond those that there are.
     pub(crate) fn written_device(&self, instr: InstrId, device: u64) -> WrittenDevice {
         as_written(self, instr, device)
+    }
+
+    /// From where to where the messages of a send or a recv go; nothing, if it does not say.
+    pub fn message_pairs(&self, instr: InstrId) -> Option<Vec<(u32, u32)>> {
+        message_pairs(self, instr)
     }
 
     /// Which outputs of the module share memory with inputs.

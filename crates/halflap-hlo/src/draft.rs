@@ -78,6 +78,26 @@ impl<'m> Draft<'m> {
         self.replaced.entry(instr).or_default().push(line);
     }
 
+    /// The same, given a name, and the shape and all that follows it: what it reads are the names in its first parentheses.
+    pub(crate) fn write_line(&mut self, at: InstrId, name: String, (shape, text): (&str, &str)) {
+        let inside = text.split_once('(').and_then(|(_, rest)| rest.split(')').next());
+        let read = |operand: &str| {
+            let operand = operand.trim().trim_start_matches('%');
+            operand.split('#').next().unwrap_or("").to_owned()
+        };
+        let reads = inside.unwrap_or("").split(',').map(read).filter(|name| !name.is_empty());
+        let (reads, text) = (reads.collect(), format!("{shape} {text}"));
+        self.replace(at, DraftLine { name, text, reads });
+    }
+
+    /// The same with a new name; gives it as an operand.
+    pub(crate) fn add(&mut self, at: InstrId, stem: &str, of: (&str, &str)) -> String {
+        let name = self.fresh(stem);
+        let operand = format!("{}{name}", self.percent(at));
+        self.write_line(at, name, of);
+        operand
+    }
+
     /// Whether an instruction is as it was.
     pub(crate) fn is_untouched(&self, instr: InstrId) -> bool {
         !self.replaced.contains_key(&instr)
@@ -275,6 +295,11 @@ impl<'m> Draft<'m> {
         }
         Ok(())
     }
+}
+
+/// Extents as a shape has them: `8,4`.
+pub(crate) fn dim_list(dims: &[u64]) -> String {
+    dims.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// `%` or nothing, as a module writes the name of an instruction.

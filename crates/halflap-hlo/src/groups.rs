@@ -88,7 +88,8 @@ pub(super) fn assumed(module: &Module) -> Option<Assumed> {
         if module.instruction(instr).opcode == Opcode::PartitionId {
             along = Along::Partitions;
         }
-        let Some(text) = KEYS.iter().find_map(|key| module.attribute(instr, key)) else { continue };
+        let text = KEYS.iter().find_map(|key| module.attribute(instr, key));
+        let Some(text) = text.or_else(|| message_text(module, instr)) else { continue };
         let meaning = meaning(module, instr);
         let group = shared_among(module, instr);
         if group.is_none() && !known.insert((meaning, text)) {
@@ -249,6 +250,31 @@ fn describe_set(group: &[u32]) -> String {
     }
 }
 
+/// Where a send or a recv says from where to where messages go.
+const MESSAGE_KEY: &str = "_xla_send_recv_source_target_pairs";
+
+/// Those pairs, as they are written.
+fn message_text(module: &Module, instr: InstrId) -> Option<&str> {
+    let is_message = matches!(module.instruction(instr).opcode, Opcode::Send | Opcode::Recv);
+    let attributes = module.attribute(instr, "frontend_attributes").filter(|_| is_message)?;
+    let (_, rest) = attributes.split_once(MESSAGE_KEY)?;
+    let text = rest.trim_start().strip_prefix('=')?.trim_start().trim_start_matches('"');
+    let mut depth = 0;
+    let end = text.find(|letter: char| {
+        depth += i32::from(letter == '{') - i32::from(letter == '}');
+        depth == 0
+    })?;
+    text.get(..=end)
+}
+
+/// From where to where the messages of a send or a recv go, as devices; nothing, if it does not say.
+pub(super) fn message_pairs(module: &Module, instr: InstrId) -> Option<Vec<(u32, u32)>> {
+    let devices = module.devices();
+    // Without partitions the numbers can only be replicas.
+    let meaning = if devices.partitions == 1 { Meaning::Replicas } else { meaning(module, instr) };
+    Some(ReplicaGroups::permutation(message_text(module, instr)?, meaning, devices).pairs)
+}
+
 fn meaning(module: &Module, instr: InstrId) -> Meaning {
     let has_channel = module.attribute(instr, "channel_id").is_some_and(|id| id.trim() != "0");
     let is_global = module.attribute(instr, "use_global_device_ids") == Some("true");
@@ -263,6 +289,8 @@ fn meaning(module: &Module, instr: InstrId) -> Meaning {
             | Opcode::CollectivePermute
             | Opcode::CollectivePermuteStart
             | Opcode::CollectiveBroadcast
+            | Opcode::Send
+            | Opcode::Recv
     );
     match (has_channel, is_global) {
         (false, _) => Meaning::Replicas,

@@ -18,6 +18,7 @@
 //! | `program` | all computations that run, as a workload |
 //! | `split`, `write`, `proof` | orders back to text, which is read again and compared |
 //! | [`change`], `draft` | changed modules: recipes, and the edited text, which is read again |
+//! | [`bounded()`], `masked` | dynamic shapes as shapes of their bounds, and ragged products as plain ones |
 //! | [`same()`] | whether two modules compute the same |
 //! | [`plan`] | a module in given orders as steps |
 
@@ -36,6 +37,7 @@ use test_modules as modules;
 
 mod alone;
 mod attributes;
+mod bounded;
 pub mod change;
 mod decides;
 mod draft;
@@ -45,6 +47,7 @@ pub mod ids;
 mod lex;
 mod literal;
 mod lower;
+mod masked;
 mod metadata;
 mod nature;
 mod opcode;
@@ -65,6 +68,7 @@ mod write;
 
 pub use alone::alone;
 pub use attributes::{Alias, Attribute, ConvDims, MovingWindow, SliceDim, WindowDim};
+pub use bounded::bounded;
 pub use decides::deciding_elements;
 pub use draft::DraftError;
 pub use error::{HloError, Problem, ReadError};
@@ -73,6 +77,7 @@ pub use groups::{Devices, ReplicaGroups};
 pub use lex::TextSpan;
 pub use literal::Literal;
 pub use lower::{Lowered, lower};
+pub use masked::without_ragged_products;
 pub use metadata::{Metadata, SourceFrame};
 pub use nature::{likely_device, started};
 pub use opcode::{Opcode, Phase, Wrapped};
@@ -347,6 +352,13 @@ impl Module {
     /// The opcode as it is written.
     pub fn opcode_name(&self, instr: InstrId) -> &str {
         self.str(self.instructions[instr].opcode_name)
+    }
+
+    /// The shape of what an instruction gives, as it is written.
+    pub(crate) fn shape_text(&self, instr: InstrId) -> &str {
+        let Instruction { name, opcode_name, .. } = &self.instructions[instr];
+        let text = &self.text[name.end as usize..opcode_name.start as usize];
+        text.trim_start().trim_start_matches('=').trim()
     }
 
     /// The operands of an instruction.

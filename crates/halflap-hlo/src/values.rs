@@ -415,8 +415,13 @@ impl Finder<'_> {
     fn done_values(&mut self, instr: InstrId) {
         let path: &[u32] = match self.module.instruction(instr).opcode {
             Opcode::AllReduceDone => &[],
-            Opcode::CopyDone | Opcode::RecvDone => &[0],
+            Opcode::CopyDone => &[0],
             Opcode::SendDone => &[2],
+            Opcode::RecvDone => {
+                // What came, and the token: not what only the device knows, between them.
+                self.forward_operand(instr, 0, &[0]);
+                &[2]
+            }
             _ => &[1],
         };
         self.forward_operand(instr, 0, path);

@@ -362,6 +362,7 @@ impl Lowering<'_> {
             self.bind(writer as usize, reader as usize);
         }
         self.chain_side_effects();
+        self.order_messages();
         self.add_insides();
     }
 
@@ -481,6 +482,22 @@ impl Lowering<'_> {
         };
         self.parts.buffers[token].users.push(node);
         self.parts.ops[node].deps.push((token, kinds));
+    }
+
+    /// What a rank waits for may need what it sends, or takes, before: no wait comes before a message that
+    /// it came after.
+    fn order_messages(&mut self) {
+        let mut messages: Vec<usize> = Vec::new();
+        for index in 0..self.steps.places.len() {
+            let instr = self.steps.places[index].instr;
+            if matches!(self.module.instruction(instr).opcode, Opcode::Send | Opcode::Recv) {
+                messages.push(index);
+            } else if self.steps.roles[index] == NodeRole::End {
+                for &message in &messages {
+                    self.depend(index, message, DepKinds { issued: true, ..DepKinds::default() });
+                }
+            }
+        }
     }
 
     /// Instructions with side effects stay in order.

@@ -121,6 +121,22 @@ impl Channels {
     }
 }
 
+/// Starts that nothing in their computation waits for, as that of a recv whose end is in the next
+/// iteration of a loop. They end before their memory is used or freed, or with the computation.
+#[derive(Default)]
+struct OpenStarts {
+    /// Their steps, and what those do.
+    starts: Vec<(usize, PlannedWork)>,
+}
+
+impl OpenStarts {
+    /// The steps of those that must end first.
+    fn ended_if(&mut self, must: impl Fn(&PlannedWork) -> bool) -> Vec<PlanStep> {
+        let ended = self.starts.extract_if(.., |(_, work)| must(work));
+        ended.map(|(at, _)| PlanStep::Wait(at)).collect()
+    }
+}
+
 struct PlanBuilder<'a> {
     unit: &'a LoweredUnit,
     callees: Callees<'a>,
@@ -146,8 +162,11 @@ impl PlanBuilder<'_> {
         }
         let mut checks = Vec::new();
         let mut started_at: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
+        let mut open = OpenStarts::default();
         for &op in order.as_slice() {
             let before = self.steps.len();
+            let ended = open.ended_if(|work| self.uses(op, work));
+            self.steps.extend(ended);
             self.node(op, &made[op])?;
             let is_start = |step: &PlanStep| matches!(step, PlanStep::Start { .. });
             started_at[op] =
@@ -159,10 +178,14 @@ impl PlanBuilder<'_> {
                     .filter_map(|&start| started_at[start])
                     .map(PlanStep::Wait),
             );
-            // A start without a wait must not outlive its memory.
-            self.steps.extend(
-                started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(PlanStep::Wait),
-            );
+            if let Some(at) = started_at[op].filter(|_| graph.waited_by(op).is_empty())
+                && let PlanStep::Start { work, .. } = &self.steps[at]
+            {
+                open.starts.push((at, work.clone()));
+            }
+            let is_freed = |slot: &SlotId| freed[op].contains(slot);
+            let ends = |work: &PlannedWork| work.reads.iter().chain(&work.writes).any(is_freed);
+            self.steps.extend(open.ended_if(ends));
             self.steps.extend(freed[op].iter().map(|&slot| PlanStep::Free(slot)));
             if self.steps.len() > before {
                 let (born, died) = (made[op].clone(), freed[op].clone());
@@ -174,6 +197,7 @@ impl PlanBuilder<'_> {
                 });
             }
         }
+        self.steps.extend(open.ended_if(|_| true));
         let computation = self.unit.computation;
         let parameters = module.parameters(computation).into_iter().flatten();
         Ok(Plan {
@@ -184,6 +208,18 @@ impl PlanBuilder<'_> {
             steps: self.steps,
             checks,
         })
+    }
+
+    /// Whether a node reads what is written by what was started, or writes what that reads.
+    fn uses(&self, op: OpId, started: &PlannedWork) -> bool {
+        let storage = &self.unit.lowered.storage;
+        let (module, instr) = (self.callees.module, self.unit.lowered.places[op].instr);
+        let makes = module.instruction(instr).opcode.phase().is_none();
+        let own = if makes { storage.of(instr) } else { &[] };
+        let mut taken =
+            module.operands(instr).iter().flat_map(|operand| storage.of_operand(module, operand));
+        taken.any(|slot| started.writes.contains(slot))
+            || own.iter().any(|slot| started.reads.contains(slot))
     }
 
     /// The steps of a node, after its memory was allocated.

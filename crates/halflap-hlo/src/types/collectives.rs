@@ -2,7 +2,7 @@
 
 use crate::WrittenDevice;
 
-use super::{Mismatch, Opcode, Phase, RuleResult, RuleView, Type};
+use super::{Mismatch, Opcode, Phase, RuleResult, RuleView, Shape, Type};
 
 /// Checks that groups and pairs name existing devices, each as often as allowed.
 pub(super) fn groups(view: RuleView<'_>) -> RuleResult {
@@ -17,9 +17,14 @@ pub(super) fn groups(view: RuleView<'_>) -> RuleResult {
             | Opcode::AllReduce
             | Opcode::AllReduceStart
             | Opcode::AllToAll
+            | Opcode::RaggedAllToAll
             | Opcode::ReduceScatter
     );
     match opcode {
+        Opcode::Send | Opcode::Recv => {
+            let pairs = view.module.message_pairs(view.instr).unwrap_or_default();
+            each_way_once(view, "_xla_send_recv_source_target_pairs", &pairs)
+        }
         Opcode::CollectivePermute | Opcode::CollectivePermuteStart => pairs(view),
         // A device in no group receives zeros.
         Opcode::CollectiveBroadcast => each_once(view).map(|_| ()),
@@ -49,10 +54,13 @@ fn each_once(view: RuleView<'_>) -> Result<Vec<u64>, Mismatch> {
 
 /// No device sends or receives twice.
 fn pairs(view: RuleView<'_>) -> RuleResult {
-    const KEY: &str = "source_target_pairs";
     let pairs = view.module.replica_groups(view.instr).pairs;
-    named_once(view, KEY, pairs.iter().map(|pair| pair.0))?;
-    named_once(view, KEY, pairs.iter().map(|pair| pair.1)).map(|_| ())
+    each_way_once(view, "source_target_pairs", &pairs)
+}
+
+fn each_way_once(view: RuleView<'_>, key: &'static str, pairs: &[(u32, u32)]) -> RuleResult {
+    named_once(view, key, pairs.iter().map(|pair| pair.0))?;
+    named_once(view, key, pairs.iter().map(|pair| pair.1)).map(|_| ())
 }
 
 fn device_count(view: RuleView<'_>) -> u64 {
@@ -155,4 +163,39 @@ pub(super) fn all_to_all(view: RuleView<'_>) -> RuleResult {
     }
     (1..right.len()).try_for_each(|index| view.takes(index, &right[0]))?;
     view.gives_all(&right)
+}
+
+/// Rows of the first operand go into a copy of the second; the others say which, how many and where.
+pub(super) fn ragged_all_to_all(view: RuleView<'_>) -> RuleResult {
+    const COUNTS: std::ops::Range<usize> = 2..6;
+    if view.count() != COUNTS.end {
+        let right = "6: rows, what they go into, and offsets and sizes of both".to_owned();
+        return Err(Mismatch::Operands { found: view.count(), right });
+    }
+    let (rows, into) = (view.array(0)?, view.array(1)?);
+    let is_alike = rows.element == into.element && rows.dims.get(1..) == into.dims.get(1..);
+    if rows.dims.is_empty() || !is_alike {
+        return Err(view.operand_should(1, "of the same rows as operand 1"));
+    }
+    let size = group_size(view)?;
+    let counts = Type::of(view.array(COUNTS.start)?);
+    let is_right = |dims: &[u64]| matches!(dims, [count] if size > 0 && count.is_multiple_of(size));
+    if !is_right(&counts.dims) || !matches!(counts.element.name(), "s32" | "s64" | "u32" | "u64") {
+        let right = format!("integers, as many for each of {size} devices");
+        return Err(view.operand_should(COUNTS.start, right));
+    }
+    COUNTS.skip(1).try_for_each(|index| view.takes(index, &counts))?;
+    view.gives(&Type::of(into))
+}
+
+/// What a recv waits for is what its end gives; between that and the token is what the device knows.
+pub(super) fn received(view: RuleView<'_>) -> RuleResult {
+    let is_start = view.module.instruction(view.instr).opcode == Opcode::Recv;
+    let start = if is_start { view.result } else { view.operand(0)? };
+    match start.parts() {
+        [_, _, _] if is_start => Ok(()),
+        [data, _, token] => view.gives_shape(&Shape::Tuple(vec![data.clone(), token.clone()])),
+        _ if is_start => Err(view.result_should("what comes, u32[] and token[]")),
+        _ => Err(view.operand_should(0, "what a recv gives")),
+    }
 }
