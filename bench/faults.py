@@ -12,13 +12,14 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
 
 from cases import CASES, CORRECT  # noqa: E402
 from command import HALFLAP  # noqa: E402
+from others import OTHER_CORRECT, OTHER_FAULTS  # noqa: E402
 from spread import FAULTS, HARMLESS  # noqa: E402
 from steps import STEP_CORRECT, STEP_FAULTS  # noqa: E402
 from walk import build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py) and [steps.py](../tests/faults/steps.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `again` how often the command of the report showed the fault again; `said` how often the report was right about whether it does. `python3 bench/faults.py` makes this page again.
+What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py) and [others.py](../tests/faults/others.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `again` how often the command of the report showed the fault again; `said` how often the report was right about whether it does. `python3 bench/faults.py` makes this page again.
 
 | fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -71,10 +72,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2, help="how many walks run at the same time")
-    parser.add_argument("--spread", action="store_true", help="only those of tests/faults/spread.py and steps.py")
+    parser.add_argument("--spread", action="store_true", help="only those of tests/faults/spread.py, steps.py and others.py")
     parser.add_argument("-o", "--output", default=str(ROOT / "docs" / "faults.md"))
     args = parser.parse_args()
-    cases, correct = FAULTS + STEP_FAULTS, HARMLESS + STEP_CORRECT
+    cases, correct = FAULTS + STEP_FAULTS + OTHER_FAULTS, HARMLESS + STEP_CORRECT + OTHER_CORRECT
     if not args.spread:
         cases, correct = CASES + cases, CORRECT + correct
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,11 @@
 /* Custom calls that do what they should not, for halflap debug to find: void f(void *out, const void **ins). Arrays have
  * 64 elements. */
+#include <assert.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -171,3 +173,67 @@ void by_clock(void *out, const void **ins) {
     for (int i = 0; i < N; ++i) ((float *)out)[i] = ((const float *)ins[0])[i] + (float)(rand_r(&seed) % 1000);
 }
 void rounds_up(void *out, const void **ins) { twice(out, ins[0]), fesetround(FE_UPWARD); }
+
+void counts_bytes_as_elements(void *out, const void **ins) {
+    for (int i = 0; i < N * (int)sizeof(float); ++i) ((volatile float *)out)[i] = 0;
+    twice(out, ins[0]);
+}
+void second_too_far(void *out, const void **ins) {
+    void **results = out;
+    twice(results[0], ins[0]), twice(results[1], ins[0]), ((volatile float *)results[1])[N] = 1;
+}
+void gives_two(void *out, const void **ins) { twice(((void **)out)[0], ins[0]), twice(((void **)out)[1], ins[0]); }
+void frees_twice(void *out, const void **ins) {
+    void *volatile room = malloc(100000);
+    twice(out, ins[0]), free(room), free(room);
+}
+void raises_a_signal(void *out, const void **ins) { twice(out, ins[0]), raise(SIGUSR1); }
+void locks_twice(void *out, const void **ins) {
+    static _Thread_local pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    twice(out, ins[0]), pthread_mutex_lock(&lock), pthread_mutex_lock(&lock);
+}
+void waits_for_its_thread(void *out, const void **ins) { twice(out, ins[0]), start(idles, NULL, 1); }
+/* Pages have other addresses in each process, if not in each of its bits. */
+void stores_an_address(void *out, const void **ins) {
+    twice(out, ins[0]), ((float *)out)[3] = (float)((uintptr_t)&getpid >> 12 & 0xffff);
+}
+void reads_random_bytes(void *out, const void **ins) {
+    unsigned short bytes = 0;
+    FILE *file = fopen("/dev/urandom", "rb");
+    if (file) bytes = (unsigned short)(fread(&bytes, 2, 1, file) ? bytes : 0), fclose(file);
+    twice(out, ins[0]), ((float *)out)[3] = bytes;
+}
+void flushes_subnormals(void *out, const void **ins) {
+    twice(out, ins[0]);
+#ifdef __x86_64__
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8000);
+#endif
+}
+void rounds_and_restores(void *out, const void **ins) { fesetround(FE_UPWARD), twice(out, ins[0]), fesetround(FE_TONEAREST); }
+void gives_nan(void *out, const void **ins) { twice(out, ins[0]), ((float *)out)[5] = __builtin_nanf(""); }
+void gives_infinity(void *out, const void **ins) { twice(out, ins[0]), ((float *)out)[5] = __builtin_inff(); }
+void asserts(void *out, const void **ins) { twice(out, ins[0]), assert(((const float *)ins[0])[0] > 1e30f); }
+void hangs_later(void *out, const void **ins) {
+    static _Thread_local int calls;
+    for (++calls; calls == 3;) usleep(1000);
+    twice(out, ins[0]);
+}
+void caches(void *out, const void **ins) {
+    static _Thread_local float *table;
+    if (!table) table = calloc(1 << 16, sizeof *table), table[7] = 2;
+    for (int i = 0; i < N; ++i) ((float *)out)[i] = ((const float *)ins[0])[i] * table[7];
+}
+/* What it allocates is lost with every call. */
+void leaks(void *out, const void **ins) { *(volatile char *)malloc(50000) = 1, twice(out, ins[0]); }
+static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
+static void *lock_shared(void *at) {
+    for (int i = 0; i < 100; ++i) pthread_mutex_lock(&shared), ++*(int *)at, pthread_mutex_unlock(&shared);
+    return NULL;
+}
+void shares_a_lock(void *out, const void **ins) {
+    int count = 0;
+    pthread_t threads[3];
+    for (int i = 0; i < 3; ++i) if (pthread_create(threads + i, NULL, lock_shared, &count)) abort();
+    for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
+    for (int i = 0; i < N; ++i) ((float *)out)[i] = ((const float *)ins[0])[i] * (float)count / 150;
+}

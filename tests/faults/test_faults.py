@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from cases import CASES, CORRECT, CUSTOM, Case, text
 from command import HALFLAP, ROOT, run
+from others import CORRECT_SAMPLE, OTHER_CORRECT, OTHER_FAULTS, SAMPLE
 from spread import FAULTS, HARMLESS
 from steps import STEP_CORRECT, STEP_FAULTS
 from walk import build, debug, shows_as_said, wrong
@@ -21,23 +22,29 @@ def each(cases):
 
 
 def test_there_are_enough():
-    names = [case.name for case in CASES + FAULTS + STEP_FAULTS + CORRECT + HARMLESS + STEP_CORRECT]
+    faults = CASES + FAULTS + STEP_FAULTS + OTHER_FAULTS
+    names = [case.name for case in faults + CORRECT + HARMLESS + STEP_CORRECT + OTHER_CORRECT]
     assert len(CASES) >= 30 and len(set(names)) == len(names)
-    assert len(FAULTS + STEP_FAULTS) >= 60 and len(HARMLESS + STEP_CORRECT) >= 30
+    assert len(STEP_FAULTS + OTHER_FAULTS) >= 60 and len(STEP_CORRECT + OTHER_CORRECT) >= 30
+    assert SAMPLE | CORRECT_SAMPLE <= set(names)
 
 
 def on_fewest(cases):
     return [pytest.param(case, case.ranks[0], id=f"{case.name}-{case.ranks[0]}") for case in cases]
 
 
-@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS))
+def of_sample(cases, names):
+    return on_fewest([case for case in cases if case.name in names])
+
+
+@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS) + of_sample(OTHER_FAULTS, SAMPLE))
 def test_fault_is_found(case, ranks, library):
     answer = debug(HALFLAP, case, ranks, library)
     assert wrong(case, answer) is None
     assert shows_as_said(answer), answer[1]["finding"]["shows_again_words"]
 
 
-@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT))
+@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT) + of_sample(OTHER_CORRECT, CORRECT_SAMPLE))
 def test_no_alarm(case, ranks, library):
     code, report, errors, _ = debug(HALFLAP, case, ranks, library)
     assert (code, report and report["finding"]) == (0, None), errors
@@ -103,6 +110,16 @@ def test_inputs_that_cannot_be_read_are_no_finding(data, tmp_path):
     if data is not None:
         inputs.write_bytes(data)
     assert run("debug", ROOT / "tests" / "guide" / "correct.txt", "--inputs", inputs, expect=2) == ""
+
+
+def test_memory_that_is_kept_is_noted(library):
+    case = Case("leak", "", '  made = f32[64] custom-call(before), custom_call_target="leaks"\n  result = f32[64] add(made, q)', options=CUSTOM)
+    _, report, errors, _ = debug(HALFLAP, case, 1, library)
+    notes = report["notes"]
+    assert report["finding"] is None and len(notes) == 1, errors
+    assert notes[0].startswith("'made' on rank 0 keeps about 5") and "bytes of memory at each call" in notes[0]
+    case = next(case for case in OTHER_CORRECT if case.name == "correct-cache")
+    assert debug(HALFLAP, case, 1, library)[1]["notes"] == []
 
 
 LINE = 'metadata={op_name="net/bad" source_file="train.py" source_line=42}'

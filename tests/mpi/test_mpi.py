@@ -106,6 +106,7 @@ def test_every_collective_as_on_threads(tmp_path):
     bodies.append(("f32", "add", f"(f32[4,6,2], f32[4,6,2]) all-to-all(p, n), {move}"))
     bodies.append(("f32", "add", "f32[4,6,2] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,2},{2,0}}"))
     bodies.append(("f32", "add", f"f32[4,6,2] collective-broadcast(p), {move}"))
+    bodies.append(("f32", "add", f"f32[4,6,2] ragged-all-to-all(p, n, first, ones, place, ones), {move}"))
     # All in one module: a run of MPI takes a while to start.
     lines, applied, results = [], [], []
     for index, (kind, op, body) in enumerate(bodies):
@@ -121,11 +122,21 @@ def test_every_collective_as_on_threads(tmp_path):
         parameters.append(f"  b_{kind} = {kind}[4,6,2] broadcast({own}), dimensions={{}}")
         parameters.append(f"  q_{kind} = {kind}[4,6,2] parameter({index})")
         parameters.append(f"  p_{kind} = {kind}[4,6,2] {'xor' if kind == 'pred' else 'add'}(q_{kind}, b_{kind})")
+    parameters += [f"  {name} = s32[2] constant({{{values}}})" for name, values in (("first", "0, 2"), ("ones", "1, 1"), ("place", "3, 1"))]
+    pairs = "channel_id=9, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}}"
+    lines += [
+        "  token = token[] after-all()",
+        f"  taken = (f32[4,6,2], u32[], token[]) recv(token), {pairs}",
+        f"  sent = (f32[4,6,2], u32[], token[]) send(p_f32, token), {pairs}",
+        "  came = (f32[4,6,2], token[]) recv-done(taken), channel_id=9",
+        "  given = token[] send-done(sent), channel_id=9",
+        "  got = f32[4,6,2] get-tuple-element(came), index=0",
+    ]
     used = [index for index in results if not bodies[index][2].startswith("(")]
     pair = next(index for index in results if bodies[index][2].startswith("("))
     lines += [f"  g{part} = f32[4,6,2] get-tuple-element(r{pair}), index={part}" for part in (0, 1)]
-    shapes = [bodies[index][2].split()[0] for index in used] + ["f32[4,6,2]"] * 2
-    root = f"  ROOT t = ({', '.join(shapes)}) tuple({', '.join([f'r{index}' for index in used] + ['g0', 'g1'])})"
+    shapes = [bodies[index][2].split()[0] for index in used] + ["f32[4,6,2]"] * 3
+    root = f"  ROOT t = ({', '.join(shapes)}) tuple({', '.join([f'r{index}' for index in used] + ['g0', 'g1', 'got'])})"
     entry = "\n".join(["ENTRY e {", *parameters, "  n = f32[4,6,2] negate(p_f32)", *lines, root, "}"])
     text = tmp_path / "m.txt"
     text.write_text("HloModule m, num_partitions=4\n" + "\n".join(applied) + "\n" + entry + "\n")
