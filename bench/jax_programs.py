@@ -28,7 +28,7 @@ from compare import build_halflap
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "programs"
 # Small ones, each with something that no other module of the tests has.
-TESTED = ["experts_all_to_all", "fourier", "linear_algebra", "generator_bits", "half_precision", "complex_numbers", "scatter_sums"]
+TESTED = ["experts_all_to_all", "fourier", "linear_algebra", "generator_bits", "half_precision", "complex_numbers", "scatter_sums", "more_linear_algebra"]
 random = np.random.default_rng(11)
 START = random.bit_generator.state
 PROGRAMS = {}
@@ -222,6 +222,28 @@ def linear_algebra():
         )
 
     return function, (real(8, 8), real(8, 3))
+
+
+@program(relative=1e-3, absolute=1e-4)
+def more_linear_algebra():
+    def function(a, b, c, lines):
+        s = c @ c.conj().T + 8 * jnp.eye(6, dtype=c.dtype)
+        factor = jnp.linalg.cholesky(s)
+        q, r = jnp.linalg.qr(c)
+        values, vectors = jnp.linalg.eigh(s)
+        u, d, v = jnp.linalg.svd(c)
+        general, right = jnp.linalg.eig(a)
+        ordered, upper, order = jax.scipy.linalg.qr(a, pivoting=True)
+        condensed, turned = jax.scipy.linalg.hessenberg(a, calc_q=True)
+        return (
+            factor, jax.scipy.linalg.solve_triangular(factor, b + 0j, trans=2, lower=True), jnp.linalg.solve(c, b + 0j),
+            q @ r, values, (vectors * values) @ vectors.conj().T, d, (u * d) @ v, jnp.sum(general ** 3),
+            (right * general) @ jnp.linalg.inv(right), ordered @ upper, order, jnp.abs(jnp.diag(upper)),
+            turned @ condensed @ turned.T, jnp.abs(condensed), lax.linalg.tridiagonal_solve(*lines, b),
+        )
+
+    c = (real(6, 6) + 1j * real(6, 6)).astype(np.complex64)
+    return function, (real(6, 6), real(6, 2), c, real(3, 6) + np.array([[0], [3], [0]], np.float32))
 
 
 @program()

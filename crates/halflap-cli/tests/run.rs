@@ -109,6 +109,20 @@ fn without_outputs_the_archive_is_empty() {
 }
 
 #[test]
+fn without_a_host_and_with_sizes_of_data() {
+    let text = "HloModule m\nENTRY e { p = f32[4] parameter(0)\n t = token[] after-all()
+        i = (f32[4], token[]) infeed(t)\n f = f32[4] get-tuple-element(i), index=0\n s = f32[4] add(p, f)
+        n = s32[] constant(3)\n d = f32[<=4] set-dimension-size(s, n), dimensions={0}
+        ROOT r = f32[<=4] negate(d) }\n";
+    let folder = with_module("without_a_host", text);
+    archive(&folder, &[("in_000_r0", input([1.0, 2.0, 3.0, 4.0]))]);
+    let given = ["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"];
+    let (said, _) = ends(&halflap(&folder, &given), 0);
+    assert!(said.contains("no host feeds infeed 'i', which gives zeros"), "{said}");
+    assert_eq!(outputs(&folder, "out_000_r0"), [-1.0, -2.0, -3.0, 0.0]);
+}
+
+#[test]
 fn a_plan_is_printed() {
     let folder = with_module("a_plan_is_printed", SUM);
     let (out, _) = ends(&halflap(&folder, &["plan", "m.txt", "--input-order"]), 0);

@@ -241,6 +241,59 @@ fn what_is_missing_is_named_before_anything_runs() {
 }
 
 #[test]
+fn what_a_host_would_feed_is_zero() {
+    let text = "HloModule m\nENTRY e {\n x = f32[3] parameter(0)\n t = token[] after-all()\n \
+        i = ((f32[3], s32[]), token[]) infeed(t), infeed_config=\"a\"\n u = token[] get-tuple-element(i), index=1\n \
+        p = (f32[3], s32[]) get-tuple-element(i), index=0\n f = f32[3] get-tuple-element(p), index=0\n \
+        n = s32[] get-tuple-element(p), index=1\n s = f32[3] add(x, f)\n \
+        o = token[] outfeed(s, u), outfeed_shape=f32[3]\n ROOT r = (f32[3], s32[]) tuple(s, n)\n}\n";
+    let given = run(text, &[f([1.0, 2.0, 3.0])]);
+    assert_eq!(
+        (given[0].slice::<f32>(), given[1].slice::<i32>()),
+        (&[1.0, 2.0, 3.0][..], &[0][..])
+    );
+}
+
+/// What is beyond the sizes of dynamic shapes does not count.
+#[test]
+fn dynamic_sizes_by_hand() {
+    let text = with_computations(
+        " p = f32[4,2] parameter(0)\n w = f32[4,3] parameter(1)\n n = s32[] parameter(2)\n z = f32[] constant(0)\n \
+         d = f32[<=4,2] set-dimension-size(p, n), dimensions={0}\n l = f32[<=4,2] log(d)\n \
+         s = f32[2] reduce(l, z), dimensions={0}, to_apply=add\n t = f32[2,<=4] transpose(d), dimensions={1,0}\n \
+         m = f32[2,3] dot(t, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n \
+         c = s32[] get-dimension-size(l), dimensions={0}\n \
+         ROOT r = (f32[2], f32[2,3], s32[], f32[<=4,2]) tuple(s, m, c, l)",
+    );
+    let module = halflap_hlo::bounded(&Module::read(text).unwrap()).unwrap().unwrap();
+    // Beyond the second row are numbers without a logarithm, and NaN.
+    let p = floats(&[4, 2], &[1.0, 1.0, 1.0, 1.0, -1.0, f32::NAN, -1.0, 0.0]);
+    let w = floats(&[4, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, f32::NAN, 9.0, 9.0, 9.0, 9.0, 9.0]);
+    let inputs = vec![p, w, Tensor::of(&[], &[2i32])];
+    let given = Evaluator::new(&module).unwrap().run(&[inputs]).unwrap().remove(0);
+    assert_eq!(given[0].slice::<f32>(), [0.0, 0.0]);
+    assert_eq!(given[1].slice::<f32>(), [5.0, 7.0, 9.0, 5.0, 7.0, 9.0]);
+    assert_eq!((given[2].slice::<i32>(), given[3].slice::<f32>()), (&[2][..], &[0.0; 8][..]));
+}
+
+/// Rows of groups of two and one, and one row of none.
+#[test]
+fn ragged_products_by_hand() {
+    let text = "HloModule m\nENTRY e {\n a = f32[4,2] parameter(0)\n b = f32[2,2,1] parameter(1)\n \
+        c = f32[4,1] parameter(2)\n n = s32[2] constant({2, 1})\n \
+        p = f32[4,1] ragged-dot(a, b, n), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}\n \
+        q = f32[2,2,1] ragged-dot(a, c, n), lhs_contracting_dims={0}, rhs_contracting_dims={0}, lhs_ragged_dims={0}\n \
+        ROOT t = (f32[4,1], f32[2,2,1]) tuple(p, q)\n}\n";
+    let module = Module::read(text.to_owned()).unwrap();
+    let module = halflap_hlo::without_ragged_products(&module).unwrap().unwrap();
+    let a = floats(&[4, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    let (b, c) = (floats(&[2, 2, 1], &[1.0, 10.0, 100.0, 1000.0]), floats(&[4, 1], &[1.0; 4]));
+    let given = Evaluator::new(&module).unwrap().run(&[vec![a, b, c]]).unwrap().remove(0);
+    assert_eq!(given[0].slice::<f32>(), [21.0, 43.0, 6500.0, 0.0]);
+    assert_eq!(given[1].slice::<f32>(), [4.0, 6.0, 5.0, 6.0]);
+}
+
+#[test]
 fn groups_and_shared_memory() {
     let text = with_computations(
         " x = f32[4] parameter(0)\n y = f32[4] parameter(1)\n m = f32[4] multiply(x, y)\n s = f32[4] add(m, x)\n z = f32[] constant(0)\n r = f32[] reduce(s, z), dimensions={0}, to_apply=add\n ROOT t = (f32[4], f32[]) tuple(s, r)",

@@ -1,7 +1,7 @@
 //! A module alone, for commands that take no graphs.
 
 use halflap::ids::{IdVec, UnitId};
-use halflap_hlo::{LoweredUnit, Module, check};
+use halflap_hlo::{LoweredUnit, Module, bounded, check, without_ragged_products};
 
 use super::{Hlo, Ranks, Source, Subject};
 use crate::args::MachineArgs;
@@ -23,7 +23,15 @@ impl ModuleSource {
         args: &MachineArgs,
         ranks: Option<Ranks>,
     ) -> Result<ModuleSource, Failed> {
-        let Subject { source, hlo } = Subject::read_on(input, args, ranks)?;
+        let mut subject = Subject::read_on(input, args, ranks)?;
+        for written_out in [without_ragged_products, bounded] {
+            let Some(Hlo { module, .. }) = &subject.hlo else { break };
+            let changed = written_out(module).map_err(|error| Failed::OurBug(error.to_string()))?;
+            if let Some(module) = changed {
+                subject = subject.changed_to(module)?;
+            }
+        }
+        let Subject { source, hlo } = subject;
         match hlo {
             Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
             None => {

@@ -8,6 +8,7 @@
 //! | `guard`, `regions`, `fault` | memory on pages of its own, and what is said when somebody goes beyond |
 //! | `departure` | a second process, which says that the first one left without a word |
 //! | `post` | what every rank is at, for who must say so when the process comes down |
+//! | `heap` | what custom calls leave allocated |
 //! | `finite` | arrays that have NaN in them |
 //! | `origin` | the launches that made the NaN and infinities of results |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
@@ -25,6 +26,7 @@ pub(crate) mod fault;
 mod filter;
 mod finite;
 mod guard;
+mod heap;
 mod index;
 mod inject;
 mod lifetimes;

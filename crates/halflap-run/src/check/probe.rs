@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Checks;
 use super::finite::{Finite, Worst};
+use super::heap::HeapWatch;
 use super::index::Entry;
 use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, out_of_range};
 use super::recorder::{CollectiveState, Flight, Recorder};
 use super::values::ValueLog;
 use crate::address::{Address, AddressRange, MemoryCopy};
+use crate::comm::MessageEnd;
 use crate::failure::{Failure, Fate, Finding};
 use crate::prepare::{Argument, IssuedTask, Label, Prepared};
 use crate::tensor::{Tensor, View};
@@ -106,6 +108,8 @@ pub(crate) struct TaskProbe {
     finite: Option<Finite>,
     recorder: Option<Recorder>,
     tracer: Option<Tracer>,
+    /// Whether a rank runs one task at a time.
+    is_blocking: bool,
     rank: usize,
 }
 
@@ -130,8 +134,16 @@ impl TaskProbe {
         let recorder = checks.recorder.as_ref().map(|_| Recorder::new());
         let tracer =
             checks.origins.as_ref().map(|origins| Tracer::new(origins, rank, program.ranks));
-        let (program, run) = (program.clone(), AtomicUsize::new(0));
-        Ok(Some(Arc::new(TaskProbe { program, run, values, finite, recorder, tracer, rank })))
+        Ok(Some(Arc::new(TaskProbe {
+            program: program.clone(),
+            run: AtomicUsize::new(0),
+            values,
+            finite,
+            recorder,
+            tracer,
+            is_blocking: checks.launch_blocking,
+            rank,
+        })))
     }
 
     /// Run number `run` of the module begins.
@@ -218,10 +230,40 @@ impl TaskProbe {
         tracer.received(&FinishedLaunch { seen: &seen, outs: &outs, taken }, sequence);
     }
 
+    /// A rank does its half of a message: what it sends is taken along.
+    pub(crate) fn send(&self, issued: &IssuedTask, ins: &[Address]) {
+        let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
+        let message = seen.label.message.as_ref().filter(|message| message.end == MessageEnd::Send);
+        if let Some((message, taken)) = message.zip(self.take(issued, ins, &[])) {
+            tracer.sends(message, &taken);
+        }
+    }
+
+    /// The same when it is over: what came.
+    pub(crate) fn got(&self, issued: &IssuedTask, outs: &[Address]) {
+        let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
+        let message = seen.label.message.as_ref().filter(|message| message.end == MessageEnd::Recv);
+        if let Some(message) = message {
+            tracer.got(message, &LaunchArray::all(&seen.label.outs, outs));
+        }
+    }
+
     /// A custom call has changed how its thread rounds.
     pub(crate) fn changed_mode(&self, issued: &IssuedTask) {
         if let Some(tracer) = &self.tracer {
             tracer.changed_mode(&self.seen(issued));
+        }
+    }
+
+    /// Looks at the heap while a custom call runs, if that is of use: while nothing else runs on the rank.
+    pub(crate) fn watch_heap(&self) -> Option<HeapWatch> {
+        self.tracer.as_ref().filter(|_| self.is_blocking).and_then(|_| HeapWatch::begin())
+    }
+
+    /// A custom call that was looked at is over.
+    pub(crate) fn grew(&self, issued: &IssuedTask, watch: HeapWatch) {
+        if let (Some(tracer), Some(bytes)) = (&self.tracer, watch.growth()) {
+            tracer.grew(&self.seen(issued), bytes);
         }
     }
 

@@ -4,6 +4,7 @@ use halflap::collective::CollectiveKind;
 use halflap_hlo::Module;
 use halflap_hlo::ids::{CommId, ComputationId, InstrId};
 
+use super::ragged::Ragged;
 use crate::kernel::{ArrayType, Combiner, Gap, Unsupported, leaf_kinds, operand_leaves};
 use crate::tensor::DType;
 
@@ -18,6 +19,8 @@ pub enum ExchangeKind {
     AllToAll,
     /// As many arrays as there are members.
     AllToAllTuple,
+    /// Pieces whose lengths data decide.
+    RaggedAllToAll,
     Permute,
     Broadcast,
 }
@@ -30,6 +33,7 @@ impl ExchangeKind {
             ExchangeKind::ReduceScatter => "reduce-scatter",
             ExchangeKind::AllGather => "all-gather",
             ExchangeKind::AllToAll | ExchangeKind::AllToAllTuple => "all-to-all",
+            ExchangeKind::RaggedAllToAll => "ragged-all-to-all",
             ExchangeKind::Permute => "collective-permute",
             ExchangeKind::Broadcast => "collective-broadcast",
         }
@@ -64,6 +68,8 @@ pub struct CollectiveSpec {
     /// The larger of what a rank sends and receives.
     pub bytes: usize,
     pub(crate) arrays: Vec<CollectiveArray>,
+    /// What a ragged one does.
+    pub(crate) ragged: Option<Ragged>,
 }
 
 impl CollectiveSpec {
@@ -80,6 +86,7 @@ impl CollectiveSpec {
             Some(CollectiveKind::AllGather) => ExchangeKind::AllGather,
             Some(CollectiveKind::AllToAll) if dimension.is_none() => ExchangeKind::AllToAllTuple,
             Some(CollectiveKind::AllToAll) => ExchangeKind::AllToAll,
+            Some(CollectiveKind::RaggedAllToAll) => ExchangeKind::RaggedAllToAll,
             Some(CollectiveKind::Permute) => ExchangeKind::Permute,
             Some(CollectiveKind::Broadcast) => ExchangeKind::Broadcast,
             _ => return Err(Unsupported::new(module, instr, Gap::Operation)),
@@ -108,9 +115,30 @@ impl CollectiveSpec {
             reduction,
             bytes: 0,
             arrays: Vec::new(),
+            ragged: None,
         };
-        collective.add_arrays(module, instr, cut)?;
+        match kind {
+            ExchangeKind::RaggedAllToAll => collective.add_ragged(module, instr)?,
+            _ => collective.add_arrays(module, instr, cut)?,
+        }
+        let sum =
+            |size: fn(&CollectiveArray) -> usize| collective.arrays.iter().map(size).sum::<usize>();
+        collective.bytes = sum(|array| array.taken).max(sum(|array| array.given));
         Ok(collective)
+    }
+
+    /// How many arrays it takes.
+    pub(crate) fn takes(&self) -> usize {
+        self.ragged.as_ref().map_or(self.arrays.len(), |ragged| ragged.lens.len())
+    }
+
+    /// What is made is a copy of the second operand, in which rows of the first ones are.
+    fn add_ragged(&mut self, module: &Module, instr: InstrId) -> Result<(), Unsupported> {
+        let ragged = Ragged::of(module, instr)?;
+        let (dtype, [taken, given, ..]) = (ragged.element, ragged.lens);
+        self.arrays = vec![CollectiveArray { dtype, taken, given, rows: 1, combiner: None }];
+        self.ragged = Some(ragged);
+        Ok(())
     }
 
     fn add_arrays(
@@ -156,8 +184,6 @@ impl CollectiveSpec {
         {
             return Err(misshapen());
         }
-        let sum = |size: fn(&CollectiveArray) -> usize| self.arrays.iter().map(size).sum::<usize>();
-        self.bytes = sum(|array| array.taken).max(sum(|array| array.given));
         Ok(())
     }
 

@@ -23,10 +23,16 @@ impl EmulatedLink {
             ExchangeKind::AllGather
             | ExchangeKind::ReduceScatter
             | ExchangeKind::AllToAll
-            | ExchangeKind::AllToAllTuple => (n - 1.0) / n,
+            | ExchangeKind::AllToAllTuple
+            | ExchangeKind::RaggedAllToAll => (n - 1.0) / n,
             ExchangeKind::Permute | ExchangeKind::Broadcast => 1.0,
         };
         self.latency + Duration::from_secs_f64(collective.bytes as f64 * share / self.bandwidth)
+    }
+
+    /// How long a message of so many bytes takes.
+    pub(super) fn message_time(&self, bytes: usize) -> Duration {
+        self.latency + Duration::from_secs_f64(bytes as f64 / self.bandwidth)
     }
 }
 

@@ -6,12 +6,17 @@
 
 mod collective;
 mod emulate;
+mod message;
 pub mod mpi;
+mod ragged;
 mod threads;
 
 pub(crate) use collective::ArrayPiece;
 pub use collective::{CollectiveSpec, ExchangeKind};
 pub use emulate::EmulatedLink;
+pub(crate) use message::MessageKey;
+pub use message::{MessageEnd, MessageSpec};
+pub(crate) use ragged::{Ragged, RaggedOperands};
 pub(crate) use threads::{Hub, ThreadMember};
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,11 +43,41 @@ impl Exchange<'_> {
     }
 }
 
+/// A rank's half of a message.
+pub(crate) struct Letter<'a> {
+    /// The instruction's name.
+    pub(crate) name: &'a str,
+    pub(crate) message: &'a MessageSpec,
+    /// What is sent, or where it goes.
+    pub(crate) arrays: &'a [Address],
+    /// How many threads of the rank wait for it, or for another one of its stream.
+    pub(crate) waiting: &'a AtomicU32,
+}
+
+impl Letter<'_> {
+    /// The arrays with their lengths.
+    fn sized(&self) -> impl Iterator<Item = (Address, usize)> {
+        let lens = self.message.arrays.iter().map(|array| array.bytes());
+        self.arrays.iter().copied().zip(lens)
+    }
+
+    /// Nobody sends: zeros come, as XLA has it.
+    fn fill_with_zeros(&self) {
+        for (to, len) in self.sized() {
+            // SAFETY: the plan gives a recv exclusive memory that is that long.
+            unsafe { std::ptr::write_bytes(to.0, 0, len) };
+        }
+    }
+}
+
 /// How ranks talk to each other.
 pub(crate) trait Transport: Send + Sync {
     /// Runs a collective. Returns the time when all ranks had arrived, if known; after it returns,
     /// no other rank reads this rank's arrays.
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped>;
+
+    /// Does a rank's half of a message: a recv waits for the other half, a send does not. Returns as above.
+    fn message(&self, letter: &Letter<'_>) -> Result<Option<Instant>, Stopped>;
 
     /// Waits for all ranks.
     fn barrier(&self) -> Result<(), Stopped>;

@@ -3,16 +3,19 @@
 //! Collectives of one set of devices are numbered; a rank that reaches a number finds or opens a
 //! meeting, publishes the addresses of its arrays there and waits for the others. A reduction is
 //! divided: each member reduces its part, in member order regardless of arrival, and copies the
-//! other parts from their owners. No member leaves before all have read.
+//! other parts from their owners. No member leaves before all have read. Messages between two ranks are
+//! copied by who sends them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use halflap_hlo::ids::CommId;
 
 use super::collective::{ArrayPiece, CollectiveSpec, ExchangeKind};
-use super::{EmulatedLink, Exchange, Transport};
+use super::{
+    EmulatedLink, Exchange, Letter, MessageEnd, MessageKey, Ragged, RaggedOperands, Transport,
+};
 use crate::address::Address;
 use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::sync::locked;
@@ -21,6 +24,9 @@ use crate::tensor::AlignedBytes;
 /// A set of devices, and the number of its earlier collectives.
 type ExchangeKey = (CommId, usize, u64);
 
+/// Messages that were sent and not yet taken.
+type Mail = BTreeMap<MessageKey, VecDeque<PostedMessage>>;
+
 /// Where the ranks of a process meet.
 pub(crate) struct Hub {
     fate: Arc<Fate>,
@@ -28,6 +34,17 @@ pub(crate) struct Hub {
     ranks: usize,
     meetings: Mutex<HashMap<ExchangeKey, Arc<OpenExchange>>>,
     barrier: OpenExchange,
+    mail: Mutex<Mail>,
+    posted: Condvar,
+}
+
+/// What a rank has sent.
+struct PostedMessage {
+    arrays: Vec<Vec<u8>>,
+    /// When it would be there, on the network that is emulated.
+    arrives: Instant,
+    /// The send.
+    name: String,
 }
 
 /// One rank's way in.
@@ -95,7 +112,9 @@ impl OpenExchange {
 
 impl Hub {
     pub(crate) fn new(ranks: usize, fate: Arc<Fate>, link: Option<EmulatedLink>) -> Hub {
-        Hub { fate, link, ranks, meetings: Mutex::default(), barrier: OpenExchange::of(ranks) }
+        let barrier = OpenExchange::of(ranks);
+        let (meetings, mail, posted) = (Mutex::default(), Mutex::default(), Condvar::new());
+        Hub { fate, link, ranks, meetings, barrier, mail, posted }
     }
 
     /// The ranks that have not reached a collective that others wait in.
@@ -114,6 +133,62 @@ impl Hub {
         let missing =
             collective.sets[set].iter().zip(&state.came).filter(|(_, came)| came.is_none());
         missing.map(|(&device, _)| device).collect()
+    }
+
+    /// Leaves a copy of what a rank sends, which need not wait for those who take it.
+    fn send(&self, keys: &[MessageKey], letter: &Letter<'_>) -> Instant {
+        let time = self.link.filter(|_| !keys.is_empty());
+        let time = time.map(|link| link.message_time(letter.message.bytes()));
+        let arrives = Instant::now() + time.unwrap_or_default();
+        let copy = |(from, len): (Address, usize)| match len {
+            0 => Vec::new(),
+            // SAFETY: the plan lets a send read its arrays, which are that long, while it runs.
+            _ => unsafe { std::slice::from_raw_parts(from.0.cast_const(), len) }.to_vec(),
+        };
+        let mut mail = locked(&self.mail);
+        for &key in keys {
+            let arrays = letter.sized().map(copy).collect();
+            let sent = PostedMessage { arrays, arrives, name: letter.name.to_owned() };
+            mail.entry(key).or_default().push_back(sent);
+        }
+        self.posted.notify_all();
+        arrives
+    }
+
+    /// Waits for what another rank sends.
+    fn receive(&self, key: MessageKey, letter: &Letter<'_>) -> Result<Instant, Stopped> {
+        let mut mail = locked(&self.mail);
+        let sent = loop {
+            if let Some(sent) = mail.get_mut(&key).and_then(VecDeque::pop_front) {
+                break sent;
+            }
+            mail = self.after_post(mail)?;
+        };
+        drop(mail);
+        for ((to, len), from) in letter.sized().zip(&sent.arrays) {
+            // SAFETY: both halves of a message have the same types, and the plan gives a recv exclusive
+            // memory. Empty arrays may be nowhere.
+            unsafe {
+                if len > 0 {
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), to.0, len);
+                }
+            }
+        }
+        Ok(sent.arrives)
+    }
+
+    /// A message that nobody took, when all ranks are done.
+    pub(crate) fn untaken(&self) -> Option<Failure> {
+        let mail = locked(&self.mail);
+        let mut left = mail.iter().filter_map(|(key, sent)| Some((key, sent.front()?)));
+        let (&MessageKey { channel, from, to }, PostedMessage { name, .. }) = left.next()?;
+        Some(Failure::Untaken { rank: from, receiver: to, kernel: name.clone(), channel })
+    }
+
+    /// Waits until a letter was left or taken, or some time has passed.
+    fn after_post<'m>(&self, mail: MutexGuard<'m, Mail>) -> Result<MutexGuard<'m, Mail>, Stopped> {
+        self.fate.check()?;
+        Ok(self.posted.wait_timeout(mail, LOOK).unwrap_or_else(PoisonError::into_inner).0)
     }
 
     fn meeting(&self, key: ExchangeKey, members: usize) -> Arc<OpenExchange> {
@@ -141,6 +216,7 @@ impl Transport for ThreadMember {
             meeting: &meeting,
             fate: &self.hub.fate,
             exchange,
+            set,
             place,
             members,
             rank: self.rank,
@@ -152,6 +228,22 @@ impl Transport for ThreadMember {
         if place == 0 {
             locked(&self.hub.meetings).remove(&key);
         }
+        Ok(Some(met))
+    }
+
+    fn message(&self, letter: &Letter<'_>) -> Result<Option<Instant>, Stopped> {
+        let message = letter.message;
+        let keys: Vec<MessageKey> = message.keys(self.rank).collect();
+        let arrives = match (message.end, &keys[..]) {
+            (MessageEnd::Send, _) => self.hub.send(&keys, letter),
+            (MessageEnd::Recv, &[key, ..]) => self.hub.receive(key, letter)?,
+            (MessageEnd::Recv, []) => {
+                letter.fill_with_zeros();
+                Instant::now()
+            }
+        };
+        let met = Instant::now();
+        sleep_until(arrives, &self.hub.fate)?;
         Ok(Some(met))
     }
 
@@ -224,9 +316,24 @@ struct Session<'a> {
     meeting: &'a OpenExchange,
     fate: &'a Fate,
     exchange: &'a Exchange<'a>,
+    /// Which of the collective's sets, and where in it.
+    set: usize,
     place: usize,
     members: usize,
     rank: usize,
+}
+
+/// The operands of all members of a ragged collective.
+fn operands<'a>(ragged: &Ragged, came: &'a [Vec<Address>]) -> Vec<RaggedOperands<'a>> {
+    let array = |(address, len): (&Address, usize)| -> &'a [u8] {
+        // SAFETY: all members are here and leave after all have read; their arrays are as long as the
+        // collective's, which is the same on all ranks. Empty ones may be nowhere.
+        if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(address.0, len) } }
+    };
+    let member = |arrays: &'a Vec<Address>| {
+        std::array::from_fn(|operand| array((&arrays[operand], ragged.lens[operand])))
+    };
+    came.iter().map(member).collect()
 }
 
 impl Session<'_> {
@@ -240,6 +347,12 @@ impl Session<'_> {
             .collect();
         if collective.kind == ExchangeKind::AllReduce {
             return self.all_reduce(&came);
+        }
+        if let Some(ragged) = &collective.ragged {
+            let checked = ragged.check(&operands(ragged, &came));
+            let set = &collective.sets[self.set];
+            let failed = |fault| Failure::ragged(&collective.name, set, fault);
+            checked.map_err(|fault| self.fate.fail(failed(fault)))?;
         }
         // Output that overwrites memory others still read is buffered until they are done.
         let overlaps = |out: &Address| self.exchange.ins.contains(out);
@@ -307,6 +420,12 @@ impl Session<'_> {
                     }
                 }
                 ExchangeKind::ReduceScatter => self.reduce_piece(index, came, to),
+                ExchangeKind::RaggedAllToAll => {
+                    if let Some(ragged) = collective.ragged.as_ref().filter(|_| array.given > 0) {
+                        let out = std::slice::from_raw_parts_mut(to, array.given);
+                        ragged.fill(&operands(ragged, came), self.place, out);
+                    }
+                }
                 ExchangeKind::AllReduce => {}
             }
         }

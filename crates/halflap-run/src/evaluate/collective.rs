@@ -8,6 +8,8 @@ use halflap_hlo::ids::InstrId;
 
 use super::LeafArrays;
 use super::prepare::EvaluateError;
+use crate::comm::{Ragged, RaggedOperands};
+use crate::failure::RaggedFault;
 use crate::kernel::{Combiner, Gap, Unsupported, leaf_kinds, operand_leaves};
 use crate::tensor::Tensor;
 
@@ -20,6 +22,8 @@ enum EvaluatedKind {
     AllToAll(usize),
     /// As many arrays as there are ranks in a group.
     AllToAllTuple,
+    /// Pieces whose lengths data decide.
+    Ragged(Ragged),
     Permute,
     Broadcast,
 }
@@ -55,6 +59,10 @@ impl EvaluatedCollective {
             CollectiveKind::AllToAll => {
                 dimension().map_or(EvaluatedKind::AllToAllTuple, EvaluatedKind::AllToAll)
             }
+            CollectiveKind::RaggedAllToAll => EvaluatedKind::Ragged(Ragged::of(module, instr)?),
+            CollectiveKind::Send | CollectiveKind::Recv => {
+                return Err(Unsupported::new(module, instr, Gap::Message).into());
+            }
             CollectiveKind::Permute => EvaluatedKind::Permute,
             CollectiveKind::Broadcast => EvaluatedKind::Broadcast,
             _ => return Err(Unsupported::new(module, instr, Gap::Operation).into()),
@@ -88,6 +96,14 @@ impl EvaluatedCollective {
             let places =
                 group.iter().map(|&device| place(device)).collect::<Result<Vec<_>, _>>()?;
             let given: Vec<&LeafArrays> = places.iter().map(|&place| &values[place]).collect();
+            if let EvaluatedKind::Ragged(ragged) = &self.kind {
+                let problem = |fault: RaggedFault| EvaluateError::Ragged {
+                    instruction: self.name.clone(),
+                    rank: group[fault.sender] as usize,
+                    problem: fault.problem,
+                };
+                ragged.check(&operands(&given)).map_err(problem)?;
+            }
             for (member, &place) in places.iter().enumerate() {
                 results[place] = self.member(&given, member);
             }
@@ -137,11 +153,22 @@ impl EvaluatedCollective {
             EvaluatedKind::AllToAllTuple => {
                 given.iter().map(|value| value[member].clone()).collect()
             }
+            EvaluatedKind::Ragged(ragged) => {
+                let into = &given[member][1];
+                let mut result = Tensor::zeros(into.dtype(), into.dims());
+                ragged.fill(&operands(given), member, result.bytes_mut());
+                vec![Arc::new(result)]
+            }
             EvaluatedKind::Broadcast => given[0].clone(),
             // Done elsewhere: it has pairs, not groups.
             EvaluatedKind::Permute => LeafArrays::new(),
         }
     }
+}
+
+/// The operands of all members of a ragged collective.
+fn operands<'a>(given: &[&'a LeafArrays]) -> Vec<RaggedOperands<'a>> {
+    given.iter().map(|value| std::array::from_fn(|operand| value[operand].bytes())).collect()
 }
 
 fn combiners(module: &Module, instr: InstrId) -> Result<Vec<Combiner>, Unsupported> {

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::collective::EvaluatedCollective;
 use super::{Arrange, InstrAction, ProgramLine, Repeated};
+use crate::failure::RaggedProblem;
 use crate::kernel::{Gap, Kernel, Libraries, Unsupported, operand_leaves};
 
 /// Why a module could not be evaluated.
@@ -26,6 +27,8 @@ pub enum EvaluateError {
         "'{instruction}' communicates with rank {missing}, which did not come to it: it left a loop or took another branch"
     )]
     Diverged { instruction: String, missing: usize },
+    #[error("rank {rank}: '{instruction}' {problem}")]
+    Ragged { instruction: String, rank: usize, problem: RaggedProblem },
 }
 
 /// The lines of every computation that the entry reaches.

@@ -24,7 +24,7 @@ use crate::check::{
     Fault, Freed, LifetimeViolation, Opened, Owner, Strictness, TaskProbe, Tracker, post, said,
     seal,
 };
-use crate::comm::Transport;
+use crate::comm::{MessageEnd, Transport};
 use crate::failure::{Failure, Fate, Finding, Stopped};
 use crate::kernel::{Context, Scratch};
 use crate::prepare::{Action, Called, IssuedTask, PlanReady, Prepared, Read, Shared};
@@ -296,10 +296,15 @@ impl Issuer<'_> {
         if let (Some(probe), TaskWork::Collective { sequence, .. }) = (&self.probe, &work) {
             probe.schedule(&issued, *sequence);
         }
+        // What it takes may be sent after what this rank sends, which is not issued yet.
+        let may_wait = match &self.program.labels[label as usize].message {
+            Some(message) => message.end == MessageEnd::Send,
+            None => true,
+        };
         self.streams.all[stream].push(StreamTask { issued, work });
         self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
-        if self.options.checks.launch_blocking {
+        if self.options.checks.launch_blocking && may_wait {
             // The next issue, or the end of the run, reports the failure.
             let _ = self.streams.all[stream].wait(self.issued[stream], self.fate);
         }
@@ -599,7 +604,9 @@ impl Issuer<'_> {
             Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
                 self.start_with_faults(frame, step, *label)?;
             }
-            Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step)?,
+            Action::Collective { .. } | Action::Transfer { .. } | Action::Message { .. } => {
+                self.start(frame, step)?
+            }
             Action::Wait { label, start } => {
                 if let Some((stream, until)) = frame.started[*start] {
                     self.push(0, *label, TaskWork::Wait { stream, until });
@@ -687,6 +694,12 @@ impl Issuer<'_> {
                 let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let after = self.issued[0];
                 let work = TaskWork::Transfer { after, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
+            }
+            Action::Message { label, stream, arrays } => {
+                let arrays = self.addresses(frame, arrays);
+                let after = self.issued[0];
+                let work = TaskWork::Message { after, arrays: arrays.into() };
                 frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             _ => {}

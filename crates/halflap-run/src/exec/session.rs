@@ -154,7 +154,10 @@ pub fn run_shown(
             let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
             Err(with_account(failure, &programs[0], &flights, options))
         }
-        None => Outcome { ranks: ranks.into_iter().flatten().collect() }.checked(programs),
+        None => {
+            let outcome = Outcome { ranks: ranks.into_iter().flatten().collect() };
+            hub.untaken().map_or_else(|| outcome.checked(programs), Err)
+        }
     }
 }
 
@@ -351,6 +354,9 @@ pub(crate) fn describe(
                 format!("is in {} number {sequence} among {} ({place}){absent}", of.name, of.among)
             }
             LabelKind::Wait => format!("computes nothing before the end of {} ({place})", of.name),
+            LabelKind::Transfer if of.message.is_some() => {
+                format!("waits for the other half of {} ({place})", of.name)
+            }
             LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => {
                 let target = of.target.iter().map(|target| format!("custom call of '{target}'"));
                 let known: Vec<String> = target.chain(of.source.clone()).chain([place]).collect();

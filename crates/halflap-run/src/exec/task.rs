@@ -20,7 +20,7 @@ use crate::check::post::{self, Marked, Running};
 use crate::check::{
     Again, CollectiveState, Fault, LaunchOutcome, Opened, Resting, Taken, TaskProbe, said,
 };
-use crate::comm::{Exchange, Transport};
+use crate::comm::{Exchange, Letter, Transport};
 use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::kernel::{Kernel, Scratch};
 use crate::prepare::{Action, Cast, IssuedTask, KernelLaunch, Label, Prepared, Read, Shared};
@@ -58,6 +58,8 @@ pub(super) enum TaskWork {
     Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
     /// A transfer, once compute has completed this many tasks.
     Transfer { after: Sequence, arrays: Box<[Address]> },
+    /// A rank's half of a message, once compute has completed this many tasks.
+    Message { after: Sequence, arrays: Box<[Address]> },
     /// A loop without anything asynchronous.
     Loop(Box<Turns>),
     /// A conditional in such a loop.
@@ -182,7 +184,9 @@ impl Worker {
             return Ok(());
         }
         // Time spent waiting does not count.
-        let (TaskWork::Collective { after, .. } | TaskWork::Transfer { after, .. }) = &task.work
+        let (TaskWork::Collective { after, .. }
+        | TaskWork::Transfer { after, .. }
+        | TaskWork::Message { after, .. }) = &task.work
         else {
             return self.timed(task, stream);
         };
@@ -233,6 +237,7 @@ impl Worker {
         match &task.work {
             TaskWork::Kernel { arrays }
             | TaskWork::Transfer { arrays, .. }
+            | TaskWork::Message { arrays, .. }
             | TaskWork::Collective { arrays, .. } => {
                 let (ins, outs) =
                     arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
@@ -253,6 +258,7 @@ impl Worker {
     ) -> Result<Option<Instant>, Stopped> {
         let (TaskWork::Kernel { arrays }
         | TaskWork::Transfer { arrays, .. }
+        | TaskWork::Message { arrays, .. }
         | TaskWork::Collective { arrays, .. }) = &task.work
         else {
             let met = self.body(task, program)?;
@@ -271,6 +277,12 @@ impl Worker {
                 if let Some(taken) = taken {
                     probe.receive(&task.issued, &LaunchOutcome { outs, taken: &taken }, *sequence);
                 }
+                met
+            }
+            TaskWork::Message { .. } => {
+                probe.send(&task.issued, ins);
+                let met = self.body(task, program)?;
+                probe.got(&task.issued, outs);
                 met
             }
             _ => {
@@ -333,7 +345,12 @@ impl Worker {
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
                     let (ins, outs) = arrays.split_at(launch.ins.len());
                     let mode = label.target.as_ref().map(|_| Mode::now());
+                    let probe = self.probe.clone().filter(|_| label.target.is_some());
+                    let heap = probe.as_ref().and_then(|probe| probe.watch_heap());
                     self.launch(launch, arrays);
+                    if let (Some(probe), Some(heap)) = (probe, heap) {
+                        probe.grew(&task.issued, heap);
+                    }
                     if mode.is_some_and(|mode| mode != Mode::now()) {
                         mode.into_iter().for_each(Mode::set);
                         self.note_mode(&task.issued, label);
@@ -355,6 +372,13 @@ impl Worker {
             TaskWork::Loop(_) | TaskWork::Branch(_) => {}
             TaskWork::Wait { stream, until } => {
                 self.streams.all[*stream].wait(*until, &self.fate)?
+            }
+            TaskWork::Message { arrays, .. } => {
+                if let Some(message) = &label.message {
+                    let waiting = &self.streams.all[self.index].sleepers;
+                    let letter = Letter { name: &label.name, message, arrays, waiting };
+                    return self.transport.message(&letter);
+                }
             }
             TaskWork::Collective { sequence, arrays, .. } => {
                 if let Action::Collective { collective, ins, .. } = action {

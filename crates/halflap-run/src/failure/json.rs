@@ -29,6 +29,8 @@ impl Failure {
             Failure::Endless(_) => "endless",
             Failure::NoMemory { .. } => "no-memory",
             Failure::Diverged { .. } => "diverged",
+            Failure::Ragged { .. } => "ragged",
+            Failure::Untaken { .. } => "untaken",
             Failure::PlansDiffer { .. } => "plans-differ",
             Failure::Lifetime(_) => "lifetime",
             Failure::Overrun(_) => "overrun",
@@ -43,6 +45,12 @@ impl Failure {
             Failure::Panicked { rank, at, .. } => json!({ "rank": rank, "kernel": at }),
             Failure::Diverged { rank, own, other, theirs } => {
                 json!({ "rank": rank, "collective": own, "other_rank": other, "other_collective": theirs })
+            }
+            Failure::Ragged { rank, receiver, collective, .. } => {
+                json!({ "rank": rank, "other_rank": receiver, "collective": collective })
+            }
+            Failure::Untaken { rank, receiver, kernel, channel } => {
+                json!({ "rank": rank, "other_rank": receiver, "kernel": kernel, "channel": channel })
             }
             Failure::Endless(endless) => never_ends(endless),
             Failure::TimedOut { stuck: Some(stuck), .. } => does_not_come_back(stuck),
@@ -94,9 +102,10 @@ fn never_ends(endless: &Endless) -> Value {
 }
 
 fn does_not_come_back(stuck: &Stuck) -> Value {
-    let Stuck { rank, kernel, target, source, place: (computation, step) } = stuck;
+    let Stuck { rank, kernel, target, source, place: (computation, step), message } = stuck;
     json!({
         "rank": rank, "kernel": kernel, "target": target, "source": source, "computation": computation, "step": step,
+        "waits": message,
     })
 }
 

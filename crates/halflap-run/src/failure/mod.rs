@@ -2,11 +2,14 @@
 
 mod finding;
 mod json;
+mod ragged;
 
 pub use finding::{
     Account, Beyond, Deviation, FirstInfinity, LifetimeViolation, NotFinite, Overrun, Side, Stray,
 };
 pub use json::FAULT_FORMAT;
+pub(crate) use ragged::RaggedFault;
+pub use ragged::RaggedProblem;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -39,6 +42,12 @@ pub enum Failure {
         "rank {rank} reached '{own}' where rank {other} reached '{theirs}': the ranks diverged"
     )]
     Diverged { rank: usize, own: String, other: usize, theirs: String },
+    #[error("rank {rank}: '{collective}' {problem}, on rank {receiver}")]
+    Ragged { rank: usize, receiver: usize, collective: String, problem: RaggedProblem },
+    #[error(
+        "rank {rank}: '{kernel}' sends to rank {receiver} on channel {channel} what that one never takes"
+    )]
+    Untaken { rank: usize, receiver: usize, kernel: String, channel: i64 },
     #[error(
         "the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}"
     )]
@@ -76,15 +85,24 @@ pub struct Stuck {
     pub source: Option<String>,
     /// The computation, and the step in it.
     pub place: (String, usize),
+    /// The other half of a message that it waits for: `gets from rank 1 on channel 3`.
+    pub message: Option<String>,
 }
 
 impl std::fmt::Display for Stuck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Stuck { rank, kernel, target, source, place: (computation, step) } = self;
+        let Stuck { rank, kernel, target, source, place: (computation, step), message } = self;
         let target = target.iter().map(|target| format!("custom call of '{target}'"));
         let known: Vec<String> =
             target.chain(source.clone()).chain([format!("step {step} of {computation}")]).collect();
-        write!(f, "rank {rank} does not come back from kernel '{kernel}' ({})", known.join(", "))
+        let known = known.join(", ");
+        match message {
+            Some(message) => write!(
+                f,
+                "rank {rank} waits in '{kernel}' ({known}), which {message}: the other half of the message does not come"
+            ),
+            None => write!(f, "rank {rank} does not come back from kernel '{kernel}' ({known})"),
+        }
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<ArrayTyp
 pub(crate) fn made_leaves(module: &Module, instr: InstrId) -> std::ops::Range<usize> {
     let shape = &module.instruction(instr).shape;
     let part = match module.instruction(instr).opcode {
-        Opcode::CopyStart => 0,
+        Opcode::CopyStart | Opcode::Recv => 0,
         Opcode::AsyncStart | Opcode::Wrapped(Phase::Start, _) => 1,
         _ => return 0..shape.leaf_count(),
     };
@@ -261,6 +261,7 @@ impl<'m> FormulaBuilder<'m> {
         let op = match opcode {
             Opcode::Parameter => return Err(self.unsupported(instr, Gap::NotAKernel)),
             Opcode::Constant => return self.constant(place),
+            Opcode::Infeed => return Ok(self.zeros(place)),
             Opcode::Compare => self.compare(instr)?,
             Opcode::Select => {
                 place.args[0] = self.like(place.args[0], place.args[1]);
@@ -283,7 +284,7 @@ impl<'m> FormulaBuilder<'m> {
             Opcode::Map => return self.map(place),
             Opcode::PartitionId => Op::PartitionId,
             Opcode::ReplicaId => Op::ReplicaId,
-            Opcode::AfterAll => {
+            Opcode::AfterAll | Opcode::Outfeed => {
                 place.args.clear();
                 Op::Constant(Arc::new([]))
             }
@@ -391,7 +392,7 @@ impl<'m> FormulaBuilder<'m> {
                 place.args.clear();
                 Op::Constant(size.to_le_bytes().into())
             }
-            Opcode::While | Opcode::Conditional | Opcode::Infeed | Opcode::Outfeed => {
+            Opcode::While | Opcode::Conditional => {
                 return Err(self.unsupported(instr, Gap::NotAKernel));
             }
             _ if opcode.is_sync_collective() || opcode.phase().is_some() => {
@@ -465,6 +466,21 @@ impl<'m> FormulaBuilder<'m> {
         let bytes = literal::bytes(&value, dtype)
             .ok_or_else(|| self.unsupported(place.instr, Gap::Literal))?;
         Ok(self.push(place, Op::Constant(bytes.into())))
+    }
+
+    /// Arrays of zeros: what a host would have given.
+    fn zeros(&mut self, place: &BuiltInstr) -> Leaves {
+        let zero = |kind: &ArrayType| {
+            let (dtype, origin) = (kind.dtype, place.instr);
+            let op = Op::Constant(vec![0; dtype.size()].into());
+            let scalar =
+                self.formula.push(Term { op, dtype, dims: Vec::new(), args: Vec::new(), origin });
+            match kind.dims.is_empty() {
+                true => scalar,
+                false => self.between(Op::Broadcast(Vec::new()), scalar, kind.dims.clone()),
+            }
+        };
+        place.kinds.iter().map(zero).collect()
     }
 
     fn compare(&self, instr: InstrId) -> Result<Op, Unsupported> {
@@ -572,36 +588,51 @@ impl<'m> FormulaBuilder<'m> {
         })
     }
 
-    /// A routine of LAPACK on real numbers, as JAX names it: `lapack_spotrf_ffi`.
+    /// A routine of LAPACK, as JAX names it: `lapack_spotrf_ffi`.
     fn lapack(&self, place: &BuiltInstr, target: &str) -> Option<Op> {
         let name = target.strip_prefix("lapack_")?.strip_suffix("_ffi")?;
-        let name = name.strip_prefix(['s', 'd'])?;
-        // Its settings are letters, given as numbers.
+        let name = name.strip_prefix(['s', 'd', 'c', 'z'])?;
+        // Its settings are letters, given as numbers, and flags.
         let config = self.module.attribute(place.instr, "backend_config").unwrap_or("");
+        let setting = |key: &str| Some(config.split_once(&format!("{key} = "))?.1);
         let letter = |key: &str| {
-            let (_, rest) = config.split_once(&format!("{key} = "))?;
-            let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            let number: String = setting(key)?.chars().take_while(char::is_ascii_digit).collect();
             Some(char::from(number.parse::<u8>().ok()?))
         };
+        let flag = |key: &str| Some(setting(key)?.starts_with("true"));
         let is_lower = || Some(letter("uplo")? == 'L');
-        Some(match name {
-            "potrf" => Op::Lapack(Routine::Cholesky { is_lower: is_lower()? }),
-            "getrf" => Op::Lapack(Routine::Eliminate),
-            "geqrf" => Op::Lapack(Routine::Reflect),
-            "orgqr" => {
+        Some(Op::Lapack(match name {
+            "potrf" => Routine::Cholesky { is_lower: is_lower()? },
+            "getrf" => Routine::Eliminate,
+            "geqrf" | "geqp3" => Routine::Reflect { is_pivoted: name == "geqp3" },
+            "orgqr" | "ungqr" => {
                 let count = self.formula.term(*place.args.get(1)?).dims.last().copied();
-                Op::Lapack(Routine::Reflections { count: count? })
+                Routine::Reflections { count: count? }
             }
-            "syevd" => Op::Lapack(Routine::Eigen { is_lower: is_lower()? }),
-            "gesdd" => Op::Lapack(Routine::Singular { has_vectors: letter("mode")? != 'N' }),
-            "trsm" => Op::TriangularSolve(Solving {
-                is_left: letter("side")? == 'L',
-                is_lower: is_lower()?,
-                is_transposed: letter("trans_x")? != 'N',
-                is_unit: letter("diag")? == 'U',
-            }),
+            "ormqr" | "unmqr" => {
+                Routine::MultiplyBy { is_left: flag("left")?, is_conjugated: flag("transpose")? }
+            }
+            "gehrd" => Routine::Hessenberg,
+            "sytrd" | "hetrd" if is_lower()? => Routine::Tridiagonal,
+            "syevd" | "heevd" => Routine::Eigen { is_lower: is_lower()? },
+            "geev" => Routine::General {
+                has_left: letter("compute_left")? == 'V',
+                has_right: letter("compute_right")? == 'V',
+            },
+            "gesdd" | "gesvd" => Routine::Singular { has_vectors: letter("mode")? != 'N' },
+            "gtsv" => Routine::Diagonals,
+            "trsm" => {
+                let transposed = letter("trans_x")?;
+                return Some(Op::TriangularSolve(Solving {
+                    is_left: letter("side")? == 'L',
+                    is_lower: is_lower()?,
+                    is_transposed: transposed != 'N',
+                    is_conjugated: transposed == 'C',
+                    is_unit: letter("diag")? == 'U',
+                }));
+            }
             _ => return None,
-        })
+        }))
     }
 
     fn fourier(&self, instr: InstrId) -> Result<Op, Unsupported> {
@@ -736,6 +767,7 @@ impl<'m> FormulaBuilder<'m> {
             is_left: flag("left_side"),
             is_lower: flag("lower"),
             is_transposed: transposed != "NO_TRANSPOSE",
+            is_conjugated: transposed == "ADJOINT",
             is_unit: flag("unit_diagonal"),
         })
     }

@@ -1,7 +1,7 @@
 //! Why an instruction cannot be run.
 
+use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
-use halflap_hlo::{Module, Opcode};
 use thiserror::Error;
 
 use crate::tensor::DType;
@@ -28,12 +28,14 @@ pub enum Gap {
     Operation,
     #[error("this operation communicates or decides what runs, which is not a kernel's work")]
     NotAKernel,
-    #[error(
-        "send and recv are not run: they belong to programs that are several modules or have a host beside them. What one \
-         module sends between its own ranks can be written as a collective-permute of the same pairs; 'halflap schedule' \
-         takes send and recv as they are"
-    )]
-    PointToPoint,
+    #[error("{}", unpaired(.is_host))]
+    NoPairs { is_host: bool },
+    #[error("no {0} of the module has its channel, so that it would wait forever")]
+    NoOtherHalf(&'static str),
+    #[error("what it carries is not what '{0}' of the same channel does")]
+    OtherHalf(String),
+    #[error("a message needs ranks that run beside each other, which a plain evaluation has not")]
+    Message,
     #[error("elements of type {0} are not supported")]
     ElementType(&'static str),
     #[error("it is not supported for elements of type {0}")]
@@ -59,13 +61,20 @@ pub enum Gap {
     Reduction,
 }
 
+/// Why it is not known between which ranks a message goes.
+fn unpaired(is_host: &bool) -> &'static str {
+    match is_host {
+        true => "it exchanges data with the host, and there is none beside the module here",
+        false => {
+            "it does not say between which ranks: \
+             frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}} would"
+        }
+    }
+}
+
 impl Unsupported {
     /// Something about an instruction.
     pub fn new(module: &Module, instr: InstrId, what: Gap) -> Unsupported {
-        let what = match module.instruction(instr).opcode {
-            Opcode::Send | Opcode::Recv | Opcode::SendDone | Opcode::RecvDone => Gap::PointToPoint,
-            _ => what,
-        };
         Unsupported {
             instruction: module.instruction_name(instr).to_owned(),
             opcode: module.opcode_name(instr).to_owned(),

@@ -177,6 +177,7 @@ pub(super) struct Solving {
     pub(super) is_left: bool,
     pub(super) is_lower: bool,
     pub(super) is_transposed: bool,
+    pub(super) is_conjugated: bool,
     pub(super) is_unit: bool,
 }
 
@@ -191,31 +192,53 @@ pub(super) enum Transform {
     InverseReal,
 }
 
-/// A routine of LAPACK.
+/// A routine of LAPACK, by its name for real numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Routine {
     /// `potrf`
     Cholesky { is_lower: bool },
     /// `getrf`
     Eliminate,
-    /// `geqrf`
-    Reflect,
+    /// `geqrf`, and with pivots `geqp3`
+    Reflect { is_pivoted: bool },
     /// `orgqr`, of this many reflections.
     Reflections { count: usize },
+    /// `ormqr`: such reflections, applied to a matrix.
+    MultiplyBy { is_left: bool, is_conjugated: bool },
+    /// `gehrd`
+    Hessenberg,
+    /// `sytrd`, of a lower triangle.
+    Tridiagonal,
     /// `syevd`
     Eigen { is_lower: bool },
-    /// `gesdd`
+    /// `geev`
+    General { has_left: bool, has_right: bool },
+    /// `gesdd` and `gesvd`
     Singular { has_vectors: bool },
+    /// `gtsv`
+    Diagonals,
 }
 
 impl Routine {
-    /// The number of its results.
-    pub(super) fn results(self) -> usize {
+    /// Which argument is a matrix whose extents say how large the problem is.
+    pub(super) fn matrix(self) -> usize {
         match self {
-            Routine::Reflections { .. } => 1,
-            Routine::Cholesky { .. } | Routine::Reflect => 2,
-            Routine::Eliminate | Routine::Eigen { .. } => 3,
-            Routine::Singular { .. } => 5,
+            Routine::Diagonals => 3,
+            Routine::MultiplyBy { .. } => 2,
+            _ => 0,
+        }
+    }
+
+    /// The number of its results.
+    pub(super) fn results(self, is_complex: bool) -> usize {
+        match self {
+            Routine::Reflections { .. } | Routine::MultiplyBy { .. } => 1,
+            Routine::Cholesky { .. } | Routine::Reflect { is_pivoted: false } => 2,
+            Routine::Eliminate | Routine::Eigen { .. } | Routine::Hessenberg => 3,
+            Routine::Reflect { is_pivoted: true } => 3,
+            Routine::General { .. } if is_complex => 4,
+            Routine::Singular { .. } | Routine::Tridiagonal | Routine::Diagonals => 5,
+            Routine::General { .. } => 5,
         }
     }
 }

@@ -6,7 +6,81 @@ use super::error::Gap;
 use super::formula::{Solving, TermId};
 use super::math::Real;
 use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
-use crate::tensor::DType;
+use crate::tensor::{Complex, DType};
+
+/// A number that can be divided by, in its own type.
+trait SystemNumber: Copy + Default {
+    fn less(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
+    fn conjugate(self) -> Self;
+    /// The root of its real part.
+    fn root(self) -> Self;
+}
+
+impl<T: Real + Default> SystemNumber for T {
+    fn less(self, other: T) -> T {
+        self.sub(other)
+    }
+
+    fn times(self, other: T) -> T {
+        self.mul(other)
+    }
+
+    fn over(self, other: T) -> T {
+        self.div(other)
+    }
+
+    fn conjugate(self) -> T {
+        self
+    }
+
+    fn root(self) -> T {
+        self.sqrt()
+    }
+}
+
+impl<T: Real + Default> SystemNumber for Complex<T> {
+    fn less(self, other: Complex<T>) -> Complex<T> {
+        Complex { re: self.re.sub(other.re), im: self.im.sub(other.im) }
+    }
+
+    fn times(self, other: Complex<T>) -> Complex<T> {
+        let re = self.re.mul(other.re).sub(self.im.mul(other.im));
+        Complex { re, im: self.re.mul(other.im).add(self.im.mul(other.re)) }
+    }
+
+    fn over(self, other: Complex<T>) -> Complex<T> {
+        let size = other.re.mul(other.re).add(other.im.mul(other.im));
+        let product = self.times(other.conjugate());
+        Complex { re: product.re.div(size), im: product.im.div(size) }
+    }
+
+    fn conjugate(self) -> Complex<T> {
+        Complex { re: self.re, im: self.im.neg() }
+    }
+
+    fn root(self) -> Complex<T> {
+        Complex { re: self.re.sqrt(), im: T::default() }
+    }
+}
+
+/// Calls a function for the numbers of a type.
+macro_rules! for_field {
+    ($dtype:expr, $self:ident.$function:ident($buffers:expr)) => {
+        match $dtype {
+            DType::C64 => $self.$function::<Complex<f32>>($buffers),
+            DType::C128 => $self.$function::<Complex<f64>>($buffers),
+            DType::F64 => $self.$function::<f64>($buffers),
+            _ => $self.$function::<f32>($buffers),
+        }
+    };
+}
+
+/// Whether there are such numbers.
+fn is_field(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::C64 | DType::C128)
+}
 
 struct Cholesky {
     is_lower: bool,
@@ -24,7 +98,7 @@ pub(super) fn cholesky(
 ) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
-    let (Some(&side), DType::F32 | DType::F64) = (term.dims.last(), term.dtype) else {
+    let (Some(&side), true) = (term.dims.last(), is_field(term.dtype)) else {
         return Err(planner.fail(id, Gap::OfType(term.dtype)));
     };
     let to = planner.target(id);
@@ -36,7 +110,7 @@ pub(super) fn cholesky(
 impl Cholesky {
     /// # Safety
     /// The slots must hold the matrices, of this type.
-    unsafe fn compute<T: Real + Default>(&self, buffers: &Buffers<'_>) {
+    unsafe fn compute<T: SystemNumber>(&self, buffers: &Buffers<'_>) {
         let (n, len) = (self.side, self.side * self.side);
         for batch in 0..self.batch {
             // SAFETY: one matrix of each.
@@ -61,10 +135,10 @@ impl Cholesky {
                 for row in column..n {
                     let mut sum = from[at(row, column)];
                     for k in 0..column {
-                        sum = sum.sub(to[at(row, k)].mul(to[at(column, k)]));
+                        sum = sum.less(to[at(row, k)].times(to[at(column, k)].conjugate()));
                     }
                     to[at(row, column)] =
-                        if row == column { sum.sqrt() } else { sum.div(to[at(column, column)]) };
+                        if row == column { sum.root() } else { sum.over(to[at(column, column)]) };
                 }
             }
         }
@@ -74,12 +148,7 @@ impl Cholesky {
 impl KernelStage for Cholesky {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
-        unsafe {
-            match self.dtype {
-                DType::F64 => self.compute::<f64>(buffers),
-                _ => self.compute::<f32>(buffers),
-            }
-        }
+        unsafe { for_field!(self.dtype, self.compute(buffers)) }
     }
 }
 
@@ -101,7 +170,7 @@ pub(super) fn solve(
 ) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let (matrix, from) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
-    let ([.., rows, columns], DType::F32 | DType::F64) = (&term.dims[..], term.dtype) else {
+    let ([.., rows, columns], true) = (&term.dims[..], is_field(term.dtype)) else {
         return Err(planner.fail(id, Gap::OfType(term.dtype)));
     };
     let batch = term.len() / (rows * columns).max(1);
@@ -122,8 +191,8 @@ pub(super) fn solve(
 impl Solve {
     /// # Safety
     /// The slots must hold the matrices, of this type.
-    unsafe fn compute<T: Real>(&self, buffers: &Buffers<'_>) {
-        let Solving { is_left, is_lower, is_transposed, is_unit } = self.solving;
+    unsafe fn compute<T: SystemNumber>(&self, buffers: &Buffers<'_>) {
+        let Solving { is_left, is_lower, is_transposed, is_conjugated, is_unit } = self.solving;
         let len = self.rows * self.columns;
         // From the right, the system is that of the transposed matrices.
         let (n, others) =
@@ -150,7 +219,10 @@ impl Solve {
                     ),
                 )
             };
-            let element = |i: usize, k: usize| if is_turned { a[k * n + i] } else { a[i * n + k] };
+            let element = |i: usize, k: usize| {
+                let value = if is_turned { a[k * n + i] } else { a[i * n + k] };
+                if is_conjugated { value.conjugate() } else { value }
+            };
             let is_forward = is_lower != is_turned;
             for other in 0..others {
                 for step in 0..n {
@@ -158,9 +230,9 @@ impl Solve {
                     let mut sum = b[at(i, other)];
                     let known = if is_forward { 0..i } else { i + 1..n };
                     for k in known {
-                        sum = sum.sub(element(i, k).mul(x[at(k, other)]));
+                        sum = sum.less(element(i, k).times(x[at(k, other)]));
                     }
-                    x[at(i, other)] = if is_unit { sum } else { sum.div(element(i, i)) };
+                    x[at(i, other)] = if is_unit { sum } else { sum.over(element(i, i)) };
                 }
             }
         }
@@ -170,11 +242,6 @@ impl Solve {
 impl KernelStage for Solve {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
-        unsafe {
-            match self.dtype {
-                DType::F64 => self.compute::<f64>(buffers),
-                _ => self.compute::<f32>(buffers),
-            }
-        }
+        unsafe { for_field!(self.dtype, self.compute(buffers)) }
     }
 }

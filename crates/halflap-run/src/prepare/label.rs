@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halflap_hlo::ids::PlanId;
 
-use crate::comm::CollectiveSpec;
+use crate::comm::{CollectiveSpec, MessageSpec};
 use crate::failure::Stuck;
 use crate::kernel::ArrayType;
 
@@ -33,6 +33,8 @@ pub struct Label {
     pub target: Option<String>,
     /// The program's own collective, to report missing ranks.
     pub(crate) collective: Option<CollectiveSpec>,
+    /// The program's own message.
+    pub(crate) message: Option<MessageSpec>,
     /// The indices that it takes, which HLO moves into the array where they are out of range.
     pub(crate) bounds: Vec<Bounds>,
 }
@@ -47,7 +49,8 @@ impl Label {
     pub(crate) fn stuck(&self, rank: usize) -> Stuck {
         let Label { name, target, source, place, .. } = self;
         let (target, source) = (target.clone(), source.clone());
-        Stuck { rank, kernel: name.clone(), target, source, place: place.clone() }
+        let message = self.message.as_ref().map(|message| message.describe(rank));
+        Stuck { rank, kernel: name.clone(), target, source, place: place.clone(), message }
     }
 
     /// Which of a collective's sets of ranks a rank is in.

@@ -18,7 +18,7 @@ use halflap_hlo::{
 };
 use thiserror::Error;
 
-use crate::comm::CollectiveSpec;
+use crate::comm::{CollectiveSpec, MessageSpec};
 use crate::kernel::{
     ArrayType, FusedGroup, Gap, Kernel, Libraries, ResultLeaf, Scratch, Unsupported, leaf_kinds,
     made_leaves, operand_leaves,
@@ -103,6 +103,12 @@ pub(crate) enum Action {
         stream: StreamId,
         launch: KernelLaunch,
     },
+    /// A send or a recv, and where what it carries is.
+    Message {
+        label: u32,
+        stream: StreamId,
+        arrays: Vec<SlotId>,
+    },
     Wait {
         label: u32,
         start: usize,
@@ -176,6 +182,8 @@ pub struct Prepared {
     pub(crate) output_casts: Vec<Option<Kernel>>,
     /// The lines of the plan, which ranks compare.
     pub text: Text,
+    /// What runs otherwise than where the module comes from.
+    pub notes: Vec<String>,
     /// The planned peak of requested bytes.
     pub peak: i64,
     /// Whether data decide what runs, so that less may be requested.
@@ -203,13 +211,15 @@ impl Prepared {
         // Kernels trust shapes.
         check(module)?;
         let constants = of_constants(module);
-        let mut preparer = Preparer { module, program, libraries, constants, labels: Vec::new() };
+        let (labels, messages) = (Vec::new(), Vec::new());
+        let mut preparer = Preparer { module, program, libraries, constants, labels, messages };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {
             let mut ready = preparer.plan(id, plan)?;
             ready.is_synchronous = is_synchronous(&ready, &plans);
             plans.push(ready);
         }
+        preparer.check_messages()?;
         let labels = preparer.labels;
         let entry = &program.plans[program.entry];
         let mut inputs = Vec::new();
@@ -243,6 +253,7 @@ impl Prepared {
             outputs: kinds,
             output_casts,
             text: Text::of(module, program),
+            notes: notes(module, program),
             peak: program.peak().0,
             is_peak_a_bound,
         })
@@ -264,6 +275,23 @@ impl Prepared {
         }
         Some((0..runs).flat_map(|_| names.clone()).collect())
     }
+}
+
+/// What runs otherwise than where the module comes from: no host feeds it, or listens.
+fn notes(module: &Module, program: &Program) -> Vec<String> {
+    let plans = program.plans.iter();
+    let instrs = plans.flat_map(|(_, plan)| module.instructions(plan.computation));
+    let note = |instr: InstrId| {
+        let name = module.instruction_name(instr);
+        match module.instruction(instr).opcode {
+            Opcode::Infeed => Some(format!("no host feeds infeed '{name}', which gives zeros")),
+            Opcode::Outfeed => {
+                Some(format!("no host listens to outfeed '{name}': what it takes is dropped"))
+            }
+            _ => None,
+        }
+    };
+    instrs.filter_map(note).collect()
 }
 
 /// Instructions and the bitcasts that they read, in a sequence in which they can run.
@@ -362,6 +390,8 @@ struct Preparer<'a> {
     /// Values computed from constants alone.
     constants: BTreeSet<InstrId>,
     labels: Vec<Label>,
+    /// All halves of messages.
+    messages: Vec<(InstrId, MessageSpec)>,
 }
 
 impl Preparer<'_> {
@@ -438,6 +468,7 @@ impl Preparer<'_> {
             shares: Vec::new(),
             target: self.target(instr),
             collective: None,
+            message: None,
             bounds: Vec::new(),
         }
     }
@@ -510,6 +541,9 @@ impl Preparer<'_> {
             }
             PlanStep::Start { work, stream, comm: Some(comm) } => {
                 self.collective(of, work, (*stream, *comm))?
+            }
+            PlanStep::Start { work, stream, comm: None } if self.is_message(work.instr) => {
+                self.message(of, work, *stream)?
             }
             PlanStep::Start { work, stream, comm: None } => {
                 let made = self.transfer(plan, work)?;
@@ -652,6 +686,76 @@ impl Preparer<'_> {
         Ok(PreparedLaunch { launch: KernelLaunch::new(kernel, ins, outs), leaves, instr })
     }
 
+    fn is_message(&self, instr: InstrId) -> bool {
+        matches!(self.module.instruction(instr).opcode, Opcode::Send | Opcode::Recv)
+    }
+
+    /// One half of a message. A send takes what it carries and a token, a recv gives it.
+    fn message(
+        &mut self,
+        of: Planned<'_>,
+        work: &PlannedWork,
+        stream: StreamId,
+    ) -> Result<Action, PrepareError> {
+        let instr = work.instr;
+        let is_send = self.module.instruction(instr).opcode == Opcode::Send;
+        let leaves = match is_send {
+            true => {
+                let all = self.operand_leaves_of(instr).into_iter();
+                all.filter(|leaf| !self.is_token(leaf)).collect()
+            }
+            false => {
+                let made = made_leaves(self.module, instr);
+                made.map(|index| ResultLeaf { instr, index }).collect::<Vec<_>>()
+            }
+        };
+        if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
+            return Err(self.layout(instr));
+        }
+        let slots: Vec<SlotId> =
+            leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
+        let kinds = self.kinds(&leaves)?;
+        let arrays = self.made_by(leaves.into_iter(), arguments(of.plan, &slots, &kinds));
+        let message = MessageSpec::of(self.module, instr, kinds)?;
+        self.messages.push((instr, message.clone()));
+        let (ins, outs) = if is_send { (arrays, Vec::new()) } else { (Vec::new(), arrays) };
+        let label = self.named(instr, LabelKind::Transfer, of);
+        let label = self.label(Label { ins, outs, message: Some(message), ..label });
+        Ok(Action::Message { label, stream, arrays: slots })
+    }
+
+    /// Every half of a message has another one, which carries the same.
+    fn check_messages(&self) -> Result<(), Unsupported> {
+        for (instr, message) in &self.messages {
+            let mut others = self
+                .messages
+                .iter()
+                .filter(|(_, other)| other.channel == message.channel && other.end != message.end);
+            let differs = |(_, other): &&(InstrId, MessageSpec)| other.arrays != message.arrays;
+            let gap = match (others.clone().next(), others.find(differs)) {
+                (None, _) => Gap::NoOtherHalf(message.end.other().name()),
+                (_, Some((other, _))) => {
+                    Gap::OtherHalf(self.module.instruction_name(*other).to_owned())
+                }
+                _ => continue,
+            };
+            return Err(Unsupported::new(self.module, *instr, gap));
+        }
+        Ok(())
+    }
+
+    fn is_token(&self, leaf: &ResultLeaf) -> bool {
+        let mut leaves = Vec::new();
+        self.module.instruction(leaf.instr).shape.leaves(&mut leaves);
+        leaves.get(leaf.index).is_some_and(|shape| shape.array().is_none())
+    }
+
+    /// The types of some results.
+    fn kinds(&self, leaves: &[ResultLeaf]) -> Result<Vec<ArrayType>, Unsupported> {
+        let kind = |leaf: &ResultLeaf| Ok(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone());
+        leaves.iter().map(kind).collect()
+    }
+
     fn collective(
         &mut self,
         of: Planned<'_>,
@@ -662,14 +766,12 @@ impl Preparer<'_> {
         let collective = CollectiveSpec::of(self.module, inner, comm)?;
         let leaves = self.operand_leaves_of(work.instr);
         let ins = self.reads(of.plan, &leaves)?;
-        if collective.arrays.len() != work.writes.len() || ins.len() != work.writes.len() {
+        if collective.arrays.len() != work.writes.len() || ins.len() != collective.takes() {
             return Err(Unsupported::new(self.module, inner, Gap::Shape).into());
         }
         let slots: Vec<SlotId> =
             leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
-        let taken =
-            leaves.iter().map(|leaf| Ok(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone()));
-        let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
+        let taken = self.kinds(&leaves)?;
         let given = self.given(of.plan, work)?;
         let made = (0..).map(|index| ResultLeaf { instr: work.instr, index });
         let label = Label {
@@ -745,7 +847,10 @@ fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
     let is_one = |call: &PlannedCall| plans[call.plan].is_synchronous;
     plan.actions.iter().all(|action| match action {
         Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
-        Action::Collective { .. } | Action::Transfer { .. } | Action::Wait { .. } => false,
+        Action::Collective { .. }
+        | Action::Transfer { .. }
+        | Action::Message { .. }
+        | Action::Wait { .. } => false,
         Action::Call { called, .. } => is_one(&called.call),
         Action::Loop { repeat, .. } => {
             plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous

@@ -59,6 +59,7 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) ->
     if let Some(assumed) = assumed_ranks(&job.source.module) {
         lines.insert(2, ("assumed", assumed));
     }
+    lines.extend(program.notes.iter().map(|note| ("note", printable(note))));
     lines.extend(args.output.as_ref().and_then(Output::path).map(|path| {
         let arrays = outcome.ranks.iter().map(|rank| rank.outputs.len()).sum();
         ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
@@ -126,6 +127,7 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -
         "slowest_rank": Typical::of(outcome).rank,
         "peak_memory": peaks.iter().max(),
         "planned_peak_memory": program.peak,
+        "notes": program.notes,
         "compared": compared,
         "tuned": others.tuned.as_ref().map(Tuned::to_json),
     })

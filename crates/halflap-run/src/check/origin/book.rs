@@ -1,11 +1,13 @@
 //! What all ranks know about the origins of NaN and infinities.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
 use super::content::{BadValue, NonFinite};
+use crate::check::heap::kept;
 use crate::check::probe::Seen;
+use crate::comm::MessageKey;
 
 /// The format name of the file.
 pub const FORMAT: &str = "halflap.origins/1";
@@ -190,10 +192,14 @@ pub(super) struct Book {
     first: BTreeMap<(usize, BadValue, String, String), OriginId>,
     /// For each collective whose arrays are known, what was brought and how many ranks have looked.
     collectives: BTreeMap<CollectiveKey, (Vec<Brought>, usize)>,
+    /// For each message that was sent and has not come, where its arrays' content comes from.
+    messages: BTreeMap<MessageKey, VecDeque<Vec<Taint>>>,
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
     /// Custom calls that changed how their thread rounds.
     pub(super) modes: BTreeMap<(usize, u32), LaunchRecord>,
+    /// By how much the heap grew in each call of a custom call.
+    pub(super) growths: BTreeMap<(usize, u32), (LaunchRecord, Vec<i64>)>,
 }
 
 impl Book {
@@ -241,6 +247,16 @@ impl Book {
             true => self.collectives.remove(&collective).map(|(all, _)| all).unwrap_or_default(),
             false => all.clone(),
         }
+    }
+
+    /// A message is sent.
+    pub(super) fn post(&mut self, key: MessageKey, taints: Vec<Taint>) {
+        self.messages.entry(key).or_default().push_back(taints);
+    }
+
+    /// The first message that has not come.
+    pub(super) fn posted(&mut self, key: MessageKey) -> Vec<Taint> {
+        self.messages.get_mut(&key).and_then(VecDeque::pop_front).unwrap_or_default()
     }
 
     /// Origins in order: those that a launch made first, and the earliest of them first.
@@ -299,6 +315,11 @@ impl Book {
             launch.add_to(&mut json);
             json
         });
+        let leaks = self.growths.iter().filter_map(|((rank, _), (launch, growths))| {
+            let mut json = json!({ "rank": rank, "bytes": kept(growths)?, "calls": growths.len() });
+            launch.add_to(&mut json);
+            Some(json)
+        });
         json!({
             "format": FORMAT,
             "results": results.into_iter().map(result).collect::<Vec<_>>(),
@@ -308,6 +329,7 @@ impl Book {
             "hidden": list(&self.hidden(&nan)),
             "clamped": clamped.collect::<Vec<_>>(),
             "rounding": modes.collect::<Vec<_>>(),
+            "leaks": leaks.collect::<Vec<_>>(),
         })
     }
 }

@@ -25,7 +25,7 @@ use content::{BadValue, NonFinite, cleaned, mask};
 use super::finite::first;
 use super::probe::{LaunchArray, Seen};
 use crate::address::{Address, AddressRange, MemoryCopy};
-use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind};
+use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind, MessageSpec};
 use crate::kernel::ArrayType;
 use crate::prepare::Bounds;
 use crate::sync::locked;
@@ -428,6 +428,20 @@ impl Tracer {
         taint
     }
 
+    /// A rank sends what it takes to others, who hear where it comes from.
+    pub(super) fn sends(&self, message: &MessageSpec, taken: &Taken) {
+        let taints: Vec<Taint> = taken.arrays.iter().map(|input| input.taint.clone()).collect();
+        let mut book = locked(&self.book);
+        message.keys(self.rank).for_each(|key| book.post(key, taints.clone()));
+    }
+
+    /// What another rank sent has come.
+    pub(super) fn got(&self, message: &MessageSpec, arrays: &[LaunchArray<'_>]) {
+        let key = message.keys(self.rank).next();
+        let taints = key.map(|key| locked(&self.book).posted(key)).unwrap_or_default();
+        self.settle(arrays, |place| taints.get(place).cloned().unwrap_or_default());
+    }
+
     /// The module has run: its results.
     pub(super) fn results(&self, run: usize, results: &[(Address, &ArrayType)]) {
         for (output, (address, kind)) in results.iter().enumerate() {
@@ -457,6 +471,14 @@ impl Tracer {
     pub(super) fn changed_mode(&self, seen: &Seen<'_>) {
         let key = (self.rank, seen.issued.label);
         locked(&self.book).modes.entry(key).or_insert_with(|| LaunchRecord::of(seen));
+    }
+
+    /// A custom call left so much more of the heap in use than there was.
+    pub(super) fn grew(&self, seen: &Seen<'_>, bytes: i64) {
+        let key = (self.rank, seen.issued.label);
+        let mut book = locked(&self.book);
+        let first = || (LaunchRecord::of(seen), Vec::new());
+        book.growths.entry(key).or_insert_with(first).1.push(bytes);
     }
 
     /// An index of a launch is moved into its array.
@@ -534,6 +556,8 @@ fn sent(
         // Its arrays are for the members of its set, one after the other.
         ExchangeKind::AllToAllTuple => brought.array == place && sender == output,
         ExchangeKind::Broadcast => sender == 0 && brought.array == output,
+        // Rows of anybody come into a copy of its own second array.
+        ExchangeKind::RaggedAllToAll => brought.array == 0 || sender == place,
         _ => brought.array == output,
     };
     let content = brought.parts.get(place).copied().unwrap_or(brought.content);

@@ -2,15 +2,17 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::World;
 use super::library::{Handle, IN_PLACE, Mpi, MpiStatus, UNDEFINED};
 use crate::address::Address;
 use crate::comm::collective::{ArrayPiece, CollectiveArray, CollectiveSpec, ExchangeKind};
-use crate::comm::{Exchange, Transport};
+use crate::comm::{Exchange, Letter, MessageEnd, RaggedOperands, Transport};
 use crate::failure::{Failure, Fate, Stopped};
+use crate::sync::locked;
 use crate::tensor::AlignedBytes;
 
 /// How often to poll a request that compute waits for before sleeping between polls, and for how
@@ -27,12 +29,30 @@ pub(crate) struct MpiTransport {
     /// For each of the program's sets of devices, the communicator of the set that this rank is in.
     comms: Vec<Option<MpiComm>>,
     barrier: MpiComm,
+    /// For messages between two ranks.
+    messages: MpiComm,
+    sent: Mutex<Vec<SentCopy>>,
     /// Whether ranks exchange the name of each collective before it starts.
     compares: bool,
 }
 
 #[derive(Clone, Copy)]
 struct MpiComm(Handle);
+
+/// What was sent, until it has left.
+struct SentCopy {
+    request: Handle,
+    _copy: AlignedBytes,
+}
+
+// SAFETY: a request is an address of MPI's, which runs with THREAD_MULTIPLE.
+unsafe impl Send for SentCopy {}
+
+/// Which messages belong together: their channel, as a number that every MPI has as a tag.
+fn tag_of(letter: &Letter<'_>) -> c_int {
+    const TAGS: i64 = 1 << 14;
+    letter.message.channel.rem_euclid(TAGS) as c_int
+}
 
 // SAFETY: a communicator is an address of MPI's, which runs with THREAD_MULTIPLE.
 unsafe impl Send for MpiComm {}
@@ -72,6 +92,8 @@ impl MpiTransport {
             rank,
             comms,
             barrier: MpiComm(world.dup()?),
+            messages: MpiComm(world.dup()?),
+            sent: Mutex::default(),
             compares,
         })
     }
@@ -85,14 +107,7 @@ impl MpiTransport {
     fn complete(&self, mut request: Handle, is_awaited: impl Fn() -> bool) -> Result<(), Stopped> {
         let mut looks = 0;
         loop {
-            let mut flag: c_int = 0;
-            let mut status = MpiStatus::default();
-            // SAFETY: the request is one that MPI gave and that is not over.
-            let code = unsafe {
-                (self.mpi.functions.test)(&raw mut request, &raw mut flag, &raw mut status)
-            };
-            self.check("MPI_Test", code)?;
-            if flag != 0 {
+            if self.is_over(&mut request)? {
                 return Ok(());
             }
             self.fate.check()?;
@@ -103,6 +118,65 @@ impl MpiTransport {
                 std::thread::sleep(NAP);
             }
         }
+    }
+
+    /// Sends copies, which need not wait for those who take them.
+    fn send(&self, letter: &Letter<'_>, peers: &[usize]) -> Result<(), Stopped> {
+        let mut sent = locked(&self.sent);
+        // Those that are over are forgotten.
+        for at in (0..sent.len()).rev() {
+            if self.is_over(&mut sent[at].request)? {
+                sent.swap_remove(at);
+            }
+        }
+        for (from, len) in letter.sized() {
+            for &to in peers {
+                let mut copy = AlignedBytes::zeros(len);
+                if len > 0 {
+                    // SAFETY: the plan lets a send read its arrays, which are that long, while it runs.
+                    unsafe {
+                        ptr::copy_nonoverlapping(from.0.cast_const(), copy.as_mut_ptr(), len)
+                    };
+                }
+                let (count, at) = (self.count(len, 1)?, copy.as_ptr().cast::<c_void>());
+                let (mpi, comm, tag) = (&self.mpi, self.messages.0, tag_of(letter));
+                let mut request = mpi.no_request;
+                // SAFETY: the copy has this many bytes, and is kept until the request is over.
+                let code = unsafe {
+                    let to = to as c_int;
+                    (mpi.functions.isend)(at, count, mpi.byte, to, tag, comm, &raw mut request)
+                };
+                self.check("MPI_Isend", code)?;
+                sent.push(SentCopy { request, _copy: copy });
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, letter: &Letter<'_>, from: usize) -> Result<(), Stopped> {
+        for (to, len) in letter.sized() {
+            let (count, at) = (self.count(len, 1)?, to.0.cast::<c_void>());
+            let (mpi, comm, tag) = (&self.mpi, self.messages.0, tag_of(letter));
+            let mut request = mpi.no_request;
+            // SAFETY: the array has this many bytes, and is the recv's until the request is over.
+            let code = unsafe {
+                let from = from as c_int;
+                (mpi.functions.irecv)(at, count, mpi.byte, from, tag, comm, &raw mut request)
+            };
+            self.check("MPI_Irecv", code)?;
+            self.complete(request, || letter.waiting.load(Ordering::Relaxed) > 0)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a request is over, asking MPI to go on with it.
+    fn is_over(&self, request: &mut Handle) -> Result<bool, Stopped> {
+        let mut flag: c_int = 0;
+        let mut status = MpiStatus::default();
+        // SAFETY: the request is one that MPI gave and that is not over.
+        let code = unsafe { (self.mpi.functions.test)(request, &raw mut flag, &raw mut status) };
+        self.check("MPI_Test", code)?;
+        Ok(flag != 0)
     }
 
     /// How many elements as MPI counts them.
@@ -135,6 +209,7 @@ impl Transport for MpiTransport {
         }
         match collective.kind {
             ExchangeKind::AllToAllTuple => call.all_to_all_tuple()?,
+            ExchangeKind::RaggedAllToAll => call.ragged(&collective.sets[set])?,
             _ => {
                 for (index, array) in collective.arrays.iter().enumerate() {
                     call.array(array, exchange.ins[index], exchange.outs[index])?;
@@ -142,6 +217,17 @@ impl Transport for MpiTransport {
             }
         }
         // MPI does not report when the others arrived.
+        Ok(None)
+    }
+
+    fn message(&self, letter: &Letter<'_>) -> Result<Option<Instant>, Stopped> {
+        let message = letter.message;
+        let peers: Vec<usize> = message.peers(self.rank as usize).collect();
+        match (message.end, &peers[..]) {
+            (MessageEnd::Send, _) => self.send(letter, &peers)?,
+            (MessageEnd::Recv, &[from, ..]) => self.receive(letter, from)?,
+            (MessageEnd::Recv, []) => letter.fill_with_zeros(),
+        }
         Ok(None)
     }
 
@@ -174,7 +260,7 @@ impl MpiCall<'_> {
             ExchangeKind::AllToAll => self.all_to_all(array, from, to),
             ExchangeKind::Broadcast => self.broadcast(array, from, to),
             ExchangeKind::Permute => self.permute(array, from, to),
-            ExchangeKind::AllToAllTuple => Ok(()),
+            ExchangeKind::AllToAllTuple | ExchangeKind::RaggedAllToAll => Ok(()),
         }
     }
 
@@ -394,6 +480,31 @@ impl MpiCall<'_> {
         for (from, to) in came.bytes().chunks_exact(len.max(1)).zip(*outs) {
             // SAFETY: as above.
             unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.0, len) };
+        }
+        Ok(())
+    }
+
+    /// Who gets which rows is known only to their senders, so that all arrays go to all.
+    fn ragged(&self, set: &[u32]) -> Result<(), Stopped> {
+        let Exchange { collective, ins, outs, .. } = self.exchange;
+        let (Some(ragged), [out]) = (&collective.ragged, outs) else { return Ok(()) };
+        let mut all = Vec::new();
+        for (&from, len) in ins.iter().zip(ragged.lens) {
+            all.push(self.gathered(len, from)?);
+        }
+        let member = |member: usize| {
+            std::array::from_fn(|operand| {
+                let len = ragged.lens[operand];
+                &all[operand].bytes()[member * len..][..len]
+            })
+        };
+        let members: Vec<RaggedOperands<'_>> = (0..self.members).map(member).collect();
+        let failed = |fault| Failure::ragged(&collective.name, set, fault);
+        ragged.check(&members).map_err(|fault| self.of.fate.fail(failed(fault)))?;
+        if ragged.lens[1] > 0 {
+            // SAFETY: the plan gives the collective exclusive memory for its output.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.0, ragged.lens[1]) };
+            ragged.fill(&members, self.place, out);
         }
         Ok(())
     }

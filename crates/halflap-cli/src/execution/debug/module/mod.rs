@@ -97,6 +97,9 @@ struct Walk<'a> {
     kind: Option<String>,
 }
 
+/// A run that takes no longer can be repeated a few times without anybody's waiting for it.
+const BRIEF: Duration = Duration::from_secs(1);
+
 /// Seeds that are the time of day change in this time.
 const SECOND: Duration = Duration::from_millis(1100);
 
@@ -158,7 +161,9 @@ impl Walk<'_> {
 
     fn walk(&mut self) -> Result<Option<Finding>, Failed> {
         self.session.find_order()?;
+        let begun = Instant::now();
         let plain = self.stage("plain run", &StageOptions::new("plain", Memory::Cached, &[]))?;
+        let took = begun.elapsed();
         if plain.end == End::Code(2) {
             return self.bad_input(&plain).map(Some);
         }
@@ -195,7 +200,30 @@ impl Walk<'_> {
         {
             return Ok(Some(finding));
         }
-        self.leftover(&plain)
+        let finding = self.leftover(&plain)?;
+        if finding.is_none() && took < BRIEF {
+            self.leaks()?;
+        }
+        Ok(finding)
+    }
+
+    /// Notes on custom calls that leave memory allocated whenever they are called.
+    fn leaks(&mut self) -> Result<(), Failed> {
+        let args = &self.session.args.run;
+        if args.custom_calls.is_empty() {
+            return Ok(());
+        }
+        let mut options = vec!["--launch-blocking"];
+        if args.steps == 1 {
+            options.extend(["--steps", "16"]);
+        }
+        let asked = StageOptions::new("leaks", Memory::Cached, &options);
+        let notes = self.session.trace(&asked)?.origins().map(|origins| origins.leaks());
+        let notes = notes.unwrap_or_default();
+        let said = if notes.is_empty() { "nothing".to_owned() } else { notes.join("; ") };
+        self.session.report.stage("memory that is kept", said);
+        self.session.report.notes.extend(notes);
+        Ok(())
     }
 
     /// Faults that fit no stage: a crash that only happens without guards, a silent exit, infinite
@@ -644,9 +672,12 @@ impl Walk<'_> {
         source.filter(|source| !source.is_empty()).into_iter().collect()
     }
 
+    /// Whether it needs other ranks.
     fn is_collective(&self, kernel: &str) -> bool {
         let opcode = self.instruction(kernel).map(|instr| self.module.instruction(instr).opcode);
-        opcode.is_some_and(Opcode::is_of_collective)
+        opcode.is_some_and(|opcode| {
+            opcode.is_of_collective() || matches!(opcode, Opcode::Send | Opcode::Recv)
+        })
     }
 
     /// The launched kernels that produced a kernel's inputs.
@@ -692,7 +723,7 @@ fn can_be_read(inputs: &str) -> bool {
 fn apart(fault: &Json) -> Option<Finding> {
     let kind = match text(fault, "kind")? {
         "timed-out" | "endless" => Kind::Hang,
-        "diverged" | "plans-differ" => Kind::Apart,
+        "diverged" | "plans-differ" | "ragged" | "untaken" => Kind::Apart,
         _ => return None,
     };
     let account = &fault["account"];

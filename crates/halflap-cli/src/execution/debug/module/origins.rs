@@ -133,12 +133,7 @@ impl Origins {
 
     /// Notes on kernels that make NaN that no result has.
     pub fn hidden(&self) -> Vec<String> {
-        let mut kernels: Vec<&Json> = Vec::new();
-        for origin in self.list("hidden") {
-            if !kernels.iter().any(|other| other["kernel"] == origin["kernel"]) {
-                kernels.push(origin);
-            }
-        }
+        let kernels = once_each(self.list("hidden"));
         let more = kernels.len().saturating_sub(LISTED);
         let one = |origin: &&Json| {
             let (kernel, around) = (text(origin, "kernel").unwrap_or(""), around(origin));
@@ -156,14 +151,20 @@ impl Origins {
         self.list("rounding").first()
     }
 
+    /// Notes on custom calls that leave memory allocated.
+    pub fn leaks(&self) -> Vec<String> {
+        let one = |leak: &&Json| {
+            let (kernel, around) = (text(leak, "kernel").unwrap_or(""), around(leak));
+            format!(
+                "'{kernel}'{around} keeps about {} bytes of memory at each call, seen in {} calls",
+                leak["bytes"], leak["calls"]
+            )
+        };
+        once_each(self.list("leaks")).iter().take(LISTED).map(one).collect()
+    }
+
     /// Notes on indices out of range.
     pub fn clamped(&self) -> Vec<String> {
-        let mut kernels: Vec<&Json> = Vec::new();
-        for clamped in self.list("clamped") {
-            if !kernels.iter().any(|other| other["kernel"] == clamped["kernel"]) {
-                kernels.push(clamped);
-            }
-        }
         let one = |clamped: &&Json| {
             let (kernel, around) = (text(clamped, "kernel").unwrap_or(""), around(clamped));
             let (index, most, dimension) =
@@ -175,8 +176,19 @@ impl Origins {
                  HLO clamps it to {used}"
             )
         };
-        kernels.iter().take(LISTED).map(one).collect()
+        once_each(self.list("clamped")).iter().take(LISTED).map(one).collect()
     }
+}
+
+/// The first of each kernel.
+fn once_each(all: &[Json]) -> Vec<&Json> {
+    let mut kernels: Vec<&Json> = Vec::new();
+    for one in all {
+        if !kernels.iter().any(|other| other["kernel"] == one["kernel"]) {
+            kernels.push(one);
+        }
+    }
+    kernels
 }
 
 /// Where something happened: ` (model.py:7) on rank 3, iteration 2`.
