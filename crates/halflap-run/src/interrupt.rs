@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether it was asked for since somebody listens.
+/// Whether SIGINT arrived since listening began.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// While it lives, the first SIGINT is noted instead of ending the process.
 #[derive(Debug)]
 pub struct Listening {
-    /// Whether the handler is ours: another's is left alone.
+    /// Whether the handler is ours: any other handler is left alone.
     is_ours: bool,
 }
 
@@ -24,7 +24,7 @@ impl Listening {
             if is_free {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = note as *const () as usize;
-                // The next one has its usual effect; system calls go on.
+                // The next one has its usual effect; interrupted system calls are restarted.
                 action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
                 libc::sigaction(libc::SIGINT, &raw const action, std::ptr::null_mut());
             }

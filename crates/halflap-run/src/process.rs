@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The group to end when we are ended; 0 is none.
 static LEADER: AtomicI32 = AtomicI32::new(0);
-/// The signal that was to end us while there was a group; 0 is none.
+/// The signal that terminated us while there was a group; 0 is none.
 static INTERRUPT: AtomicI32 = AtomicI32::new(0);
 /// Distinguishes the groups of this process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -33,7 +33,7 @@ pub struct ProcessGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Ending {
-    /// It may say where it was.
+    /// It may report where it was.
     Abort,
     Kill,
 }

@@ -18,7 +18,7 @@ use super::post::Running;
 
 /// How long a process may be suspended before it counts as stopped for good.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Ranks beyond are not noted.
+/// Further ranks are not recorded.
 const MOST_RANKS: usize = 256;
 /// A longer note is truncated, and then ignored.
 const MOST_BYTES: usize = 1000;
@@ -73,7 +73,7 @@ pub(super) fn is_told() {
 #[derive(Debug)]
 pub struct Departure {
     status: ExitStatus,
-    /// The custom calls that it was in, rank by rank.
+    /// The custom calls that were running, by rank.
     at: Vec<Value>,
     was_told: bool,
     was_stopped: bool,
@@ -84,7 +84,7 @@ pub struct Departure {
 pub enum Split {
     /// The process that does the work, and records when it is done.
     Worker(EndRecorder),
-    /// The one that has waited for it.
+    /// The process that waited for it.
     Watcher(Departure),
 }
 
@@ -101,7 +101,7 @@ impl Drop for EndRecorder {
 /// Forks the process. The caller must be the only relevant thread.
 pub fn split() -> io::Result<Split> {
     let size = size_of::<Notes>();
-    // SAFETY: new memory, shared with the child and full of zeros, which is a good `Notes`.
+    // SAFETY: new memory, shared with the child and zeroed, which is a valid `Notes`.
     let memory = unsafe {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -111,7 +111,7 @@ pub fn split() -> io::Result<Split> {
         return Err(io::Error::last_os_error());
     }
     NOTES.store(memory.cast(), Ordering::Release);
-    // SAFETY: no other thread holds a lock that the child could need: there is none yet.
+    // SAFETY: no other thread can hold a lock that the child needs: there is none yet.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -162,7 +162,7 @@ fn wait_for(child: libc::pid_t) -> io::Result<Departure> {
     })
 }
 
-/// Whether a process that was stopped is not let go on while we run.
+/// Whether a stopped process is not resumed although we are running.
 fn stays_stopped(process: libc::pid_t) -> bool {
     std::thread::sleep(PATIENCE);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

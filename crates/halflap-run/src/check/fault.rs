@@ -12,17 +12,17 @@ use super::regions::{self, Area, Freed, Region};
 use super::{Beyond, departure};
 use crate::prepare::Label;
 
-/// How a process ends that a kernel brought down.
+/// The exit code of a process that a kernel crashed.
 pub const EXIT_CODE: i32 = 4;
 
-/// Where lines of JSON go; none, if negative.
+/// The file descriptor for lines of JSON; negative if there is none.
 static REPORT: AtomicI32 = AtomicI32::new(-1);
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The lowest rank that has something to say.
+/// The lowest rank that has a fault to report.
 static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// How long other ranks may take to reach the same fault.
 const GRACE_MICROS: libc::useconds_t = 200_000;
-/// The system's own doing.
+/// Signals that the system itself raises.
 const SI_KERNEL: libc::c_int = 0x80;
 const UNALIGNED: &str =
     "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";
@@ -36,7 +36,7 @@ const SIGNALS: [(libc::c_int, &str); 5] = [
     (libc::SIGABRT, "SIGABRT"),
 ];
 
-/// The process whose faults are reported, but not those of children that a custom call forks.
+/// The process whose faults are reported; those of children that a custom call forks are not.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 fn is_owner() -> bool {
@@ -44,13 +44,13 @@ fn is_owner() -> bool {
     OWNER.load(Ordering::Acquire) == unsafe { libc::getpid() }
 }
 
-/// Whether kernels that bring the process down are named.
+/// Whether kernels that crash the process are reported.
 pub(super) fn are_caught() -> bool {
     IS_INSTALLED.load(Ordering::Relaxed)
 }
 
-/// From here on a kernel that brings the process down is named on standard error, and in a file as a line of
-/// JSON; the process ends with [`EXIT_CODE`].
+/// From here on a kernel that crashes the process is named on standard error, and in a file as a
+/// line of JSON; the process ends with [`EXIT_CODE`].
 pub fn catch_faults(report: Option<File>) {
     if let Some(file) = report {
         REPORT.store(file.into_raw_fd(), Ordering::Release);
@@ -63,7 +63,7 @@ pub fn catch_faults(report: Option<File>) {
         unsafe { libc::atexit(handle_exit) };
     }
     for (signal, _) in SIGNALS {
-        // SAFETY: an action that is all zeros but for the handler, which keeps to what handlers may do.
+        // SAFETY: an action that is all zeros except for the handler, which is async-signal-safe.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
@@ -73,7 +73,7 @@ pub fn catch_faults(report: Option<File>) {
     }
 }
 
-/// A stack for the handler on this thread, as long as this lives: the system's own may be too small.
+/// An alternate stack for the handler on this thread: the default one may be too small.
 pub(crate) struct HandlerStack {
     memory: *mut libc::c_void,
 }
@@ -116,7 +116,7 @@ impl Drop for HandlerStack {
     }
 }
 
-/// Text in memory that is there already.
+/// Text in a buffer of fixed size.
 struct RawText {
     bytes: [u8; 4096],
     len: usize,
@@ -157,7 +157,7 @@ impl AccessKind {
     }
 }
 
-/// A signal, and all that is known of it.
+/// A signal, and what is known about it.
 struct CaughtSignal<'a> {
     signal: &'static str,
     address: usize,
@@ -166,23 +166,23 @@ struct CaughtSignal<'a> {
     place: Option<(&'a Region, Option<&'a Freed>)>,
 }
 
-/// Whose doing it is.
+/// What caused it.
 #[derive(Clone, Copy)]
 enum Culprit<'a> {
-    /// A kernel's, on the thread that runs it.
+    /// A kernel, on the thread that runs it.
     Kernel(&'a Running<'a>),
-    /// What a rank's own thread does between two kernels, and the one that it ran last.
+    /// A rank's own thread between two kernels; the kernel is the one that it ran last.
     After(&'a Label, usize),
-    /// An exception's, or that of `pthread_exit`: it left a kernel.
+    /// An exception or `pthread_exit` that left a kernel.
     Left(&'a Label, usize),
-    /// A thread's that a kernel of this rank started.
+    /// A thread that a kernel of this rank started.
     Thread(&'a Label, usize),
     /// Unknown.
     Unknown,
 }
 
 impl<'a> Culprit<'a> {
-    /// Of what happens on this thread.
+    /// What caused a fault on this thread.
     fn here() -> Culprit<'a> {
         let thread = || post::starter().map(|(label, rank)| Culprit::Thread(label, rank));
         let own = || {
@@ -221,7 +221,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let is_ours =
         is_owner() && (culprit.known().is_some() || place.is_some() || post::is_anyone_busy());
     if !is_ours {
-        // Nothing runs: as if we were not there. Coming back does it again.
+        // Nothing of ours runs: restore the default action; returning raises the signal again.
         // SAFETY: the default action for this signal.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -240,7 +240,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     CaughtSignal { signal, address, done, culprit, place }.end();
 }
 
-/// A kernel that calls `exit` would end the process as if all were well.
+/// A kernel that calls `exit` would end the process as if it had succeeded.
 extern "C" fn handle_exit() {
     let culprit = Culprit::here();
     if is_owner() && culprit.known().is_some() {
@@ -254,12 +254,12 @@ extern "C" fn handle_exit() {
         .end();
     }
     if is_owner() && FIRST.load(Ordering::Acquire) != usize::MAX {
-        // A thread is about to say something.
+        // Another thread is about to report.
         wait_for_the_end();
     }
 }
 
-/// Another thread ends the process.
+/// Waits until another thread ends the process.
 fn wait_for_the_end() -> ! {
     loop {
         // SAFETY: it sleeps.
@@ -269,7 +269,7 @@ fn wait_for_the_end() -> ! {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn done_at(context: *mut libc::c_void) -> AccessKind {
-    // SAFETY: the system gives the context of the fault, whose error says in its second bit what was done.
+    // SAFETY: the system passes the context; the second bit of its error is set for writes.
     let error =
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     if error & 2 == 0 { AccessKind::Read } else { AccessKind::Written }
@@ -280,7 +280,7 @@ fn done_at(_: *mut libc::c_void) -> AccessKind {
     AccessKind::Unknown
 }
 
-/// A name with nothing in it that JSON would have to escape.
+/// A name without characters that JSON would have to escape.
 struct Plain<'a>(&'a str);
 
 impl fmt::Display for Plain<'_> {
@@ -293,7 +293,7 @@ impl fmt::Display for Plain<'_> {
 }
 
 impl CaughtSignal<'_> {
-    /// Says it and ends the process.
+    /// Reports the fault and ends the process.
     fn end(&self) -> ! {
         let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
         FIRST.fetch_min(rank, Ordering::AcqRel);
@@ -313,13 +313,13 @@ impl CaughtSignal<'_> {
             let _ = self.report(&mut text);
             text.send(report);
         }
-        // SAFETY: the process ends here, with nothing run that could go wrong again.
+        // SAFETY: the process ends here without running handlers that could fail again.
         unsafe { libc::_exit(EXIT_CODE) };
     }
 
     fn kind(&self) -> &'static str {
         match self.place {
-            // Against the page behind it an array starts where its elements may, and not at a round address.
+            // An array at the end of its pages starts at its element's alignment only.
             None if self.signal == UNALIGNED && regions::are_there() => "unaligned",
             None => "crash",
             Some((_, Some(_))) => "use-after-free",
@@ -329,7 +329,7 @@ impl CaughtSignal<'_> {
         }
     }
 
-    /// Whether the kernel was given a buffer, to read it.
+    /// Whether a buffer is an input of the kernel.
     fn takes(&self, region: &Region) -> bool {
         match self.culprit {
             Culprit::Kernel(running) => {

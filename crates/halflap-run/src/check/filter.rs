@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Names of kernels, in any case, with `*` for anything. No names are all kernels.
+/// Names of kernels, case-insensitive, with `*` as a wildcard. An empty list means all kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     patterns: Vec<String>,
 }
 
 impl Filter {
-    /// Of a list with commas.
+    /// Parses a list separated by commas.
     pub fn new(list: &str) -> Filter {
         let patterns = list.split(',').map(|name| name.trim().to_lowercase());
         Filter { patterns: patterns.filter(|pattern| !pattern.is_empty()).collect() }
@@ -21,7 +21,7 @@ impl Filter {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| matches(pattern, &kernel))
     }
 
-    /// The patterns that no name fits.
+    /// The patterns that match no name.
     pub fn unused<'s>(&'s self, names: &'s [String]) -> impl Iterator<Item = &'s str> {
         let fits = |pattern: &str| names.iter().any(|name| matches(pattern, &name.to_lowercase()));
         self.patterns.iter().map(String::as_str).filter(move |pattern| !fits(pattern))

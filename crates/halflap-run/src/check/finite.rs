@@ -44,7 +44,7 @@ macro_rules! looked_at {
         fn $name(bytes: &[u8], infinity: $unsigned) -> Worst {
             const SIGN: $unsigned = 1 << (<$unsigned>::BITS - 1);
             let (elements, _) = bytes.as_chunks::<{ size_of::<$unsigned>() }>();
-            // The largest below an infinity, and that: both fit in a signed number, which old machines compare faster.
+            // Both fit in a signed integer, which old machines compare faster.
             let reaches = |limit: $signed| {
                 elements.chunks(PIECE).any(|piece| {
                     let over = |element: &[u8; size_of::<$unsigned>()]| {
@@ -127,7 +127,7 @@ impl Finite {
         (None, most)
     }
 
-    /// Remembers a launch that made an infinity of finite numbers.
+    /// Remembers a launch that produced an infinity from finite numbers.
     pub(super) fn note_infinity(&self, seen: &Seen<'_>, arrays: &[LaunchArray<'_>]) {
         let Some(array) = arrays.iter().find(|array| worst_of(&array.view) == Worst::Infinity)
         else {
@@ -164,7 +164,7 @@ impl Finite {
     }
 }
 
-/// The first element of a kind: where it is, and what.
+/// The first element of a kind: its index and value.
 pub(super) fn first(view: &View<'_>, is_wanted: impl Fn(f64) -> bool) -> (Vec<usize>, f64) {
     let all = numbers(view.dtype(), view.bytes());
     let at = all.iter().position(|&number| is_wanted(number)).unwrap_or(0);
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::tensor::{Complex, Tensor};
 
-    /// One element of each kind at each place of arrays around the length of a piece.
+    /// One element of each kind at every index of arrays about as long as a chunk.
     #[test]
     fn one_element_is_found_wherever_it_is() {
         for len in [1, 7, 4095, 4097] {

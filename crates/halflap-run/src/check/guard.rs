@@ -39,7 +39,7 @@ pub(crate) struct Owner<'a> {
 pub(crate) enum Resting {
     /// Full access: tasks on other streams may run at any time.
     Open,
-    /// Nothing.
+    /// No access.
     Closed,
 }
 
@@ -71,7 +71,7 @@ impl GuardedMemory {
     pub(crate) fn new(side: Side, resting: Resting, rank: usize, ranks: usize) -> GuardedMemory {
         // SAFETY: a system call without pointers.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        // Half for what is alive.
+        // Half of the mappings are left for live buffers.
         let kept = MOST / 2 / ranks.max(1);
         GuardedMemory {
             side,
@@ -113,7 +113,7 @@ impl GuardedMemory {
             rank: self.rank,
             is_constant: owner.is_constant,
         };
-        // A constant is written once more.
+        // A constant still has to be written.
         if self.resting == Resting::Closed && !owner.is_constant {
             protect(region.pages, Access::None);
         }
@@ -168,7 +168,7 @@ impl GuardedMemory {
         overrun
     }
 
-    /// Gives up the oldest of what was freed; nothing, if there is none.
+    /// Unmaps the oldest freed region; returns nothing if there is none.
     fn forget(&mut self) -> Option<()> {
         let id = self.quarantine.pop_front()?;
         let mapped = regions::get(id)?.mapped;
@@ -177,7 +177,7 @@ impl GuardedMemory {
         Some(())
     }
 
-    /// Gives everything back that is not in use.
+    /// Unmaps every region that is not in use.
     pub(crate) fn close(&mut self) {
         self.quarantine.extend(self.constants.drain(..));
         while self.forget().is_some() {}
@@ -195,14 +195,14 @@ impl GuardedMemory {
     }
 }
 
-/// Where marks before and after a buffer were written over, nearest to it.
+/// Where canary bytes before and after a buffer were overwritten, nearest to it.
 pub(crate) fn broken(before: &[u8], after: &[u8]) -> Option<(Side, usize)> {
     let is_other = |&byte: &u8| byte != MARK;
     let end = after.iter().position(is_other).map(|offset| (Side::End, offset));
     end.or_else(|| before.iter().rev().position(is_other).map(|offset| (Side::Start, offset)))
 }
 
-/// Fills memory with marks.
+/// Fills memory with canary bytes.
 ///
 /// # Safety
 /// The memory must be mapped and owned exclusively.
@@ -261,13 +261,13 @@ impl Opened {
         Opened { pages: each.collect(), resting }
     }
 
-    /// Leaves everything open, for others may still be at it.
+    /// Leaves everything accessible, because others may still use it.
     pub(crate) fn leave(mut self) {
         self.pages.clear();
     }
 }
 
-/// The pages of an array. What was freed stays out of reach, and constants are read-only already.
+/// The pages of an array. Freed memory stays inaccessible, and constants are already read-only.
 fn pages_at(address: &Address) -> Option<Area> {
     let (region, freed) = regions::look_up(address.0 as usize)?;
     (!region.is_constant && freed.is_none()).then_some(region.pages)

@@ -24,7 +24,7 @@ const LONGEST_NAME: usize = 60;
 /// An array that was saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Which of all tasks of the rank it belongs to; those before and after one launch have the same.
+    /// The number of its task on the rank; inputs and outputs of one launch have the same.
     pub sequence: u64,
     /// How often the module was run before.
     pub run: usize,
@@ -38,23 +38,23 @@ pub struct Entry {
     pub kernel: String,
     /// `input`, `before` or `after`.
     pub when: String,
-    /// The memory's name.
+    /// The name of its memory.
     pub buffer: String,
-    /// The value's: that of its instruction.
+    /// The name of its value: that of the instruction.
     pub value: String,
     /// The type of the elements, as HLO has it.
     pub dtype: String,
-    /// How long each dimension is.
+    /// The dimensions.
     pub shape: Vec<usize>,
     /// The file, in the rank's folder.
     pub file: String,
     /// The line of the user's program.
     pub source: Option<String>,
-    /// The array in a few numbers.
+    /// Its statistics.
     pub stats: Stats,
 }
 
-/// All that a rank saved, in the order of its plan.
+/// Everything that a rank saved, in plan order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankValues {
     /// The rank.
@@ -247,7 +247,7 @@ impl IndexWriter {
         Ok(())
     }
 
-    /// A file's name, which no other file has and every system can.
+    /// A unique file name that every system accepts.
     fn name_for(&mut self, entry: &Entry) -> String {
         let Entry { sequence, when, kernel, buffer, .. } = entry;
         let around: String = entry.iteration.iter().map(|number| format!("@{number}")).collect();
@@ -257,14 +257,14 @@ impl IndexWriter {
         };
         let numbered = (2..).map(|number| format!("{stem}~{number}.npy"));
         let mut names = std::iter::once(format!("{stem}.npy")).chain(numbered);
-        // The list of names does not end.
+        // There is always another candidate.
         let name = names.find(|name| !self.names.contains(name)).unwrap_or_default();
         self.names.insert(name.clone());
         name
     }
 }
 
-/// A name with nothing in it that a file's name could not have.
+/// A name without characters that file names cannot have.
 fn safe(name: &str) -> String {
     let kept = |letter: char| {
         letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-' | '{' | '}')

@@ -1,4 +1,4 @@
-//! Mistakes to be made on purpose, to see that they are found.
+//! Injected faults, to test that they are found.
 
 use std::str::FromStr;
 
@@ -14,13 +14,13 @@ pub enum Fault {
     FreeEarly(String),
     /// A buffer is freed only at the end of its plan.
     FreeLate(String),
-    /// A rank leaves out a collective.
+    /// A rank skips a collective.
     SkipCollective(usize, String),
-    /// A rank does a collective twice.
+    /// A rank issues a collective twice.
     DoubleCollective(usize, String),
-    /// A rank does two collectives the other way round.
+    /// A rank swaps two collectives.
     SwapCollectives(usize, String, String),
-    /// A kernel writes to what it should only read.
+    /// A kernel writes to one of its inputs.
     MutateInput(String),
     /// A rank hangs in a kernel or a collective.
     Stall(usize, String),

@@ -23,7 +23,7 @@ struct PlanFrame {
     died: Vec<SlotId>,
 }
 
-/// All blocks of a rank that have a name, and what became of them since the last check.
+/// All named blocks of a rank, and what happened to them since the last check.
 #[derive(Debug, Default)]
 pub(crate) struct Tracker {
     /// Which run of a plan, by its depth, and which slot a block is for.
@@ -44,11 +44,11 @@ impl Tracker {
     pub(crate) fn leave(&mut self) {
         let depth = self.frames.len();
         self.frames.pop();
-        // Which goes first does not matter.
+        // Their order does not matter.
         self.owners.retain(|_, (owner, _)| *owner + 1 < depth);
     }
 
-    /// Memory that is alive now was alive from the start.
+    /// Takes memory that is alive now as alive from the start.
     pub(crate) fn settle(&mut self) {
         if let Some(frame) = self.frames.last_mut() {
             frame.born.clear();
@@ -56,21 +56,21 @@ impl Tracker {
         }
     }
 
-    /// A block that the allocator gave is a slot's of the innermost run, or of the one around it.
+    /// Assigns an allocated block to a slot of the innermost run, or of the enclosing one.
     pub(crate) fn name(&mut self, block: Address, slot: SlotId) {
         let Some(depth) = self.frames.len().checked_sub(1) else { return };
         self.owners.insert(block.0 as usize, (depth, slot));
         self.frames[depth].born.push(slot);
     }
 
-    /// The same for a block that the innermost run leaves to the one around it.
+    /// The same for a block that the innermost run passes to the enclosing one.
     pub(crate) fn adopt(&mut self, block: Address, slot: SlotId) {
         let Some(depth) = self.frames.len().checked_sub(2) else { return };
         self.owners.insert(block.0 as usize, (depth, slot));
         self.frames[depth].born.push(slot);
     }
 
-    /// The allocator took back a block.
+    /// The allocator freed a block.
     pub(crate) fn died(&mut self, block: Address) {
         if let Some((depth, slot)) = self.owners.remove(&(block.0 as usize)) {
             self.frames[depth].died.push(slot);

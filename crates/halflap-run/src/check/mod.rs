@@ -13,7 +13,7 @@
 //! | `origin` | the launches that made the NaN and infinities of results |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
 //! | `recorder` | the last collectives of every rank, and which rank diverged |
-//! | `inject` | mistakes made on purpose |
+//! | `inject` | injected faults |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 
 pub use crate::failure::{
@@ -68,12 +68,12 @@ pub enum Strictness {
     Assert,
 }
 
-/// What no kernel may take or give.
+/// Values that no kernel may read or produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
     /// NaN.
     Nan,
-    /// That, and infinities.
+    /// NaN and infinities.
     Infinity,
 }
 
@@ -97,7 +97,7 @@ pub struct Checks {
     pub values: Option<ValueOptions>,
     /// Whether buffer lifetimes are checked against the plan.
     pub lifetimes: Strictness,
-    /// What no kernel may take or give.
+    /// Values that no kernel may read or produce.
     pub forbidden: Option<Forbidden>,
     /// Where memory comes from.
     pub memory: MemorySource,
@@ -106,9 +106,9 @@ pub struct Checks {
     /// Whether ranks remember their last collectives, and the file that they go to when ranks
     /// diverged.
     pub recorder: Option<PathBuf>,
-    /// Where it is noted what made the NaN and infinities of results.
+    /// Records what produced the NaN and infinities of results.
     pub origins: Option<Origins>,
-    /// Mistakes to be made on purpose.
+    /// Faults to inject.
     pub faults: Vec<Fault>,
 }
 

@@ -30,13 +30,13 @@ thread_local! {
 pub(super) struct Past {
     label: *const Label,
     pub(super) rank: usize,
-    /// Not so, if an exception or `pthread_exit` left it.
+    /// False if an exception or `pthread_exit` left it.
     pub(super) has_returned: bool,
 }
 
 impl Past {
     pub(super) fn label<'a>(self) -> &'a Label {
-        // SAFETY: it is one of the program that this thread runs, which is kept as those of posts are.
+        // SAFETY: a label of the program that this thread runs, kept as those of posts are.
         unsafe { &*self.label }
     }
 }
@@ -56,9 +56,9 @@ pub(super) fn running<'a>() -> Option<&'a Running<'a>> {
     unsafe { RUNNING.get().as_ref() }
 }
 
-/// Ranks beyond are not remembered.
+/// Further ranks are not recorded.
 const MOST_RANKS: usize = 1024;
-/// Threads that custom calls left behind beyond are not remembered.
+/// Further threads that custom calls left behind are not recorded.
 const MOST_THREADS: usize = 1024;
 
 /// A rank's compute thread.
@@ -89,7 +89,7 @@ pub(crate) fn take_up(rank: usize, program: &Shared) {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, program.clone());
 }
 
-/// Says what this thread runs, until it is dropped.
+/// Records what this thread runs, until it is dropped.
 pub(crate) struct Marked<'a> {
     running: &'a Running<'a>,
     post: Option<&'static Post>,
@@ -248,7 +248,7 @@ pub(super) fn starter<'a>() -> Option<(&'a Label, usize)> {
     if let Some(left) = LEFT.iter().find(|left| left.thread.load(Ordering::Acquire) == id) {
         return Some((label_at(&left.label)?, left.rank.load(Ordering::Acquire)));
     }
-    // It is not one that was left behind: it was started by the custom call that runs, or by another thread.
+    // It was not left behind: the custom call that is running, or another thread, started it.
     let rank = name_of_thread().rank()?;
     let post = POSTS.get(rank)?;
     Some((label_at(&post.custom).or_else(|| label_at(&post.last))?, rank))

@@ -27,7 +27,7 @@ pub(crate) struct LaunchOutcome<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaunchPhase {
     Before,
-    /// After one that took at worst that.
+    /// After it, with the worst content of its inputs.
     After(Worst),
 }
 
@@ -192,7 +192,7 @@ impl TaskProbe {
         Some(tracer.before(&seen, &arrays, outs))
     }
 
-    /// The same for a collective of this number, which other ranks hear of. Its arrays are its
+    /// The same for a collective with this number, shared with other ranks. Its arrays are its
     /// inputs and then its outputs.
     pub(crate) fn bring(
         &self,
@@ -209,7 +209,7 @@ impl TaskProbe {
         Some(taken)
     }
 
-    /// Follows what a launch made of what it took.
+    /// Follows NaN and infinities from a launch's inputs to its outputs.
     pub(crate) fn follow(
         &self,
         issued: &IssuedTask,

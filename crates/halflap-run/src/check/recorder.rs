@@ -64,9 +64,9 @@ pub struct Record {
     pub group: String,
     /// The bytes that it moves.
     pub bytes: usize,
-    /// Of what: `f32`.
+    /// The element type: `f32`.
     pub dtype: String,
-    /// The type and shape of what a rank brings: `f32[64]`.
+    /// The type and shape of a rank's input: `f32[64]`.
     pub shape: String,
     /// The operation that combines elements: `add`; empty, if there is none.
     pub reduction: String,
@@ -273,7 +273,7 @@ impl Flight {
     }
 }
 
-/// What a rank that diverged reached.
+/// What a diverging rank reached.
 fn stray(own: &Record, expected: Option<&Record>) -> Stray {
     Stray {
         collective: own.name.clone(),
@@ -301,7 +301,8 @@ pub fn account(flights: &[Flight], planned: Option<&[String]>) -> Option<Account
         .or_else(|| (first..end).find_map(|index| behind(flights, index)))
 }
 
-/// The name that is right at a place: the plan's, else what most ranks have, of those the lowest rank's.
+/// The expected name at a position: the plan's, else the one that most ranks have, else the lowest
+/// rank's.
 fn right<'a>(
     flights: &'a [Flight],
     index: usize,

@@ -56,10 +56,10 @@ static TABLE: [RegionEntry; MOST] = [const {
         freed: AtomicPtr::new(std::ptr::null_mut()),
     }
 }; MOST];
-/// No entry is at or above this place.
+/// All entries are below this index.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The places by the first byte of what is mapped, for all but the signal handler, which cannot take the lock.
+/// Indices by the first mapped byte, for all but the signal handler, which cannot take the lock.
 static PLACES: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 
 fn places() -> RwLockReadGuard<'static, BTreeMap<usize, usize>> {
@@ -111,7 +111,7 @@ pub(super) fn get(id: RegionId) -> Option<&'static Region> {
     unsafe { TABLE[id.0].region.load(Ordering::Acquire).as_ref() }
 }
 
-/// Says when a region was freed.
+/// Records when a region was freed.
 pub(super) fn set_freed(id: RegionId, freed: Freed) {
     TABLE[id.0].freed.store(Box::into_raw(Box::new(freed)), Ordering::Release);
 }

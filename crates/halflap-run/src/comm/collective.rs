@@ -73,7 +73,7 @@ pub struct CollectiveSpec {
 }
 
 impl CollectiveSpec {
-    /// Of an instruction that is one, or starts one.
+    /// The collective that an instruction is, or starts.
     pub(crate) fn of(
         module: &Module,
         instr: InstrId,
@@ -193,13 +193,13 @@ impl CollectiveSpec {
         self.sets.iter().enumerate().find_map(|(index, set)| Some((index, place(set)?)))
     }
 
-    /// Who sends to a device in a permutation.
+    /// The device that sends to this one in a permutation.
     pub(crate) fn source_of(&self, device: u32) -> Option<u32> {
         self.pairs.iter().find(|&&(_, target)| target == device).map(|&(source, _)| source)
     }
 }
 
-/// A piece of an array: for each of its rows, this many bytes from some place on.
+/// A piece of an array: for each of its rows, a number of bytes from an offset on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrayPiece {
     pub(crate) rows: usize,

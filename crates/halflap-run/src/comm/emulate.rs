@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::collective::{CollectiveSpec, ExchangeKind};
 
-/// A network on which every rank sends and receives so much at once, and each collective starts so late.
+/// A network: the bandwidth of every rank in either direction, and the latency of a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmulatedLink {
-    /// Bytes in a second.
+    /// Bytes per second.
     pub bandwidth: f64,
     /// The fixed latency of every collective.
     pub latency: Duration,
@@ -39,7 +39,7 @@ impl EmulatedLink {
 impl FromStr for EmulatedLink {
     type Err = &'static str;
 
-    /// `10GB/s,20us`; the `/s` may be missing.
+    /// `10GB/s,20us`; the `/s` is optional.
     fn from_str(text: &str) -> Result<EmulatedLink, &'static str> {
         const SIZES: [(&str, f64); 4] = [("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12)];
         const TIMES: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];

@@ -47,7 +47,7 @@ struct PostedMessage {
     name: String,
 }
 
-/// One rank's way in.
+/// One rank's connection to the others.
 pub(crate) struct ThreadMember {
     pub(crate) hub: Arc<Hub>,
     pub(crate) rank: usize,
@@ -91,7 +91,7 @@ impl OpenExchange {
         OpenExchange { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     fn until(&self, fate: &Fate, holds: impl Fn(&ExchangeState) -> bool) -> Result<(), Stopped> {
         let mut state = locked(&self.state);
         while !holds(&state) {
@@ -102,7 +102,7 @@ impl OpenExchange {
         Ok(())
     }
 
-    /// Counts one more, and waits for as many.
+    /// Counts this member, and waits until all have been counted.
     fn gather(&self, fate: &Fate, until: usize) -> Result<(), Stopped> {
         locked(&self.state).count += 1;
         self.changed.notify_all();
@@ -203,7 +203,7 @@ impl Transport for ThreadMember {
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped> {
         let collective = exchange.collective;
         let Some((set, place)) = collective.set_of(self.rank as u32) else {
-            // In no pair of a permutation: nothing comes.
+            // In no pair of a permutation: nothing is received.
             fill_with_zeros(collective, exchange.outs);
             return Ok(Some(Instant::now()));
         };
@@ -374,7 +374,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What this member gets of one array.
+    /// What this member receives of one array.
     fn fill(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
         let collective = self.exchange.collective;
         let array = &collective.arrays[index];

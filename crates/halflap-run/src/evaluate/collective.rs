@@ -72,7 +72,7 @@ impl EvaluatedCollective {
         Ok(Some(EvaluatedCollective { kind, name, groups: groups.groups, pairs: groups.pairs }))
     }
 
-    /// The values of those ranks that take part, which must be all of every group that has one.
+    /// The values of the participating ranks: of each group, all or none.
     pub(super) fn run(
         &self,
         ranks: &[usize],
@@ -116,7 +116,7 @@ impl EvaluatedCollective {
         values: &[LeafArrays],
         place: &dyn Fn(u32) -> Result<usize, EvaluateError>,
     ) -> Result<Vec<LeafArrays>, EvaluateError> {
-        // Who gets nothing gets zeros.
+        // A rank that receives nothing gets zeros.
         let zeros = |array: &Arc<Tensor>| Arc::new(Tensor::zeros(array.dtype(), array.dims()));
         let mut results: Vec<LeafArrays> =
             values.iter().map(|value| value.iter().map(zeros).collect()).collect();
@@ -131,7 +131,7 @@ impl EvaluatedCollective {
         Ok(results)
     }
 
-    /// What one member of a group gets.
+    /// What one member of a group receives.
     fn member(&self, given: &[&LeafArrays], member: usize) -> LeafArrays {
         let arrays = given[0].len();
         let of = |array: usize| given.iter().map(|value| &*value[array]).collect::<Vec<&Tensor>>();

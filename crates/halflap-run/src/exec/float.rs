@@ -4,12 +4,12 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mode(u32);
 
-/// All bits but those that say what has happened.
+/// All bits except the status flags.
 #[cfg(target_arch = "x86_64")]
 const CONTROL: u32 = 0xffc0;
 
 impl Mode {
-    /// Of the calling thread.
+    /// That of the calling thread.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn now() -> Mode {
         let mut bits = 0u32;
@@ -20,7 +20,7 @@ impl Mode {
         Mode(bits & CONTROL)
     }
 
-    /// Makes it the calling thread's.
+    /// Sets it on the calling thread.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn set(self) {
         // SAFETY: the bits were this register's before, so that no reserved one is set.
@@ -29,7 +29,7 @@ impl Mode {
         };
     }
 
-    /// It is not known how to ask elsewhere.
+    /// Unknown on other architectures.
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn now() -> Mode {
         Mode(0)

@@ -44,7 +44,7 @@ struct SlotMemory {
 struct RunningPlan {
     plan: PlanId,
     at: IdVec<SlotId, Option<SlotMemory>>,
-    /// For each step that started something, where and as what number.
+    /// For each step that started something, its stream and number.
     started: Vec<Option<(usize, Sequence)>>,
     /// What holds arrays that were read through bitcasts.
     held: Vec<PoolBlock>,
@@ -209,7 +209,7 @@ impl RunningRank {
                 outcome.outputs = issuer.outputs(&frame);
             }
             if issuer.pool.is_guarded() {
-                // Another rank may use this one's memory, which is not its own: it is there to be caught.
+                // Another rank may wrongly use this one's memory, which must then be detected.
                 self.transport.barrier()?;
             }
             issuer.leave(frame);
@@ -229,7 +229,7 @@ fn name_helpers(threads_per_rank: usize) {
         NAMED.call_once(|| {
             let named =
                 rayon::ThreadPoolBuilder::new().thread_name(|index| format!("helper {index}"));
-            // If they are there already, they have a name.
+            // If they already exist, they have a name.
             let _ = named.build_global();
         });
     }
@@ -245,8 +245,8 @@ struct Issuer<'a> {
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
     sequences: Vec<u64>,
-    /// That of the task that was issued last: how many collectives came up to it, and how many
-    /// tasks since. Ranks may diverge between two collectives, but all reach the same collectives.
+    /// The number of the last issued task: collectives up to it, and tasks since. Ranks may diverge
+    /// between two collectives, but all reach the same collectives.
     number: u64,
     /// How many tasks were issued.
     count: u64,
@@ -263,7 +263,7 @@ struct Issuer<'a> {
     last: Option<u32>,
     /// The step that is issued.
     at: (PlanId, usize),
-    /// A collective that waits for another one on purpose.
+    /// A collective that is held back behind another, as an injected fault.
     put_off: Option<u32>,
     /// The tasks of a loop that the compute stream is to run on its own, while they are collected.
     recorded: Option<Vec<StreamTask>>,
@@ -311,7 +311,7 @@ impl Issuer<'_> {
         self.issued[stream]
     }
 
-    /// Waits until all streams are done with all that they were given.
+    /// Waits until all streams have completed their tasks.
     fn drain(&self) -> Result<(), Stopped> {
         let mut each = self.streams.all.iter().zip(&self.issued);
         each.try_for_each(|(stream, &issued)| stream.wait(issued, self.fate))
@@ -398,7 +398,7 @@ impl Issuer<'_> {
         self.streams.issued.store(self.number, Ordering::SeqCst);
     }
 
-    /// Memory; where there is none, the run ends.
+    /// Allocates memory; the run ends if there is none.
     fn memory(&mut self, bytes: usize, owner: Owner<'_>) -> Result<PoolBlock, Stopped> {
         self.pool.get(bytes, owner).ok_or_else(|| {
             self.fate.fail(Failure::NoMemory {
@@ -437,7 +437,7 @@ impl Issuer<'_> {
         self.requested.add(-plan.constant_size);
     }
 
-    /// Memory for the entry's parameters, with what is in them.
+    /// Memory for the entry's parameters, filled with their values.
     fn give(&mut self, frame: &mut RunningPlan, inputs: &[Tensor]) -> Result<(), Stopped> {
         let slots = self.plan(frame).parameters.clone();
         for (slot, input) in slots.into_iter().zip(inputs) {
@@ -516,7 +516,7 @@ impl Issuer<'_> {
         }
     }
 
-    /// Where a slot is. A plan names none before it is there; a slot without bytes may be nowhere.
+    /// The address of a slot, which is allocated before it is used; an empty one may have none.
     fn address(&self, frame: &RunningPlan, slot: SlotId) -> Address {
         frame.at[slot].map_or(Address(std::ptr::null_mut()), |place| place.address)
     }
@@ -529,7 +529,7 @@ impl Issuer<'_> {
         slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
     }
 
-    /// From here on the allocator's doings are those of this run of a plan.
+    /// From here on allocations and frees belong to this run of a plan.
     fn track(&mut self, frame: &RunningPlan) {
         if let Some(tracker) = &mut self.pool.tracker {
             let is_given = |(_, place): &(SlotId, &Option<SlotMemory>)| place.is_some();
@@ -624,7 +624,7 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    /// Starts a collective, with the mistakes that are to be made on purpose.
+    /// Starts a collective, with injected faults.
     fn start_with_faults(
         &mut self,
         frame: &mut RunningPlan,
@@ -796,7 +796,7 @@ fn needed(mut moves: Vec<MemoryCopy>) -> Vec<MemoryCopy> {
     moves
 }
 
-/// Whose memory a slot of a plan is.
+/// The owner of a slot's memory.
 fn owner(plan: &PlanReady, slot: SlotId) -> Owner<'_> {
     let held = &plan.held[slot];
     Owner { name: &plan.names[slot], kind: &held.kind, align: held.align, is_constant: false }

@@ -44,7 +44,7 @@ enum BlockSource {
     Guarded(GuardedMemory),
 }
 
-/// Blocks with marks around them, in the order in which they were made.
+/// Blocks with canary bytes around them, in order of allocation.
 #[derive(Debug, Default)]
 struct MarkedBlocks {
     /// The address and length of each, and its users in this run of the module.
@@ -52,10 +52,10 @@ struct MarkedBlocks {
     place: HashMap<usize, usize>,
 }
 
-/// How many bytes of marks there are, at least, on either side.
+/// The least number of canary bytes on either side.
 const ZONE: usize = 64;
 
-/// Blocks that can be given again, by their size.
+/// Free blocks, by size.
 #[derive(Debug)]
 pub(crate) struct Pool {
     arena: Arc<Arena>,
@@ -157,7 +157,7 @@ impl Pool {
         }
     }
 
-    /// Gives guarded memory back to the system, when nothing runs any more. Where something may, it stays.
+    /// Returns guarded memory to the system once nothing runs; while something may, it is kept.
     pub(crate) fn close(&mut self) {
         if let BlockSource::Guarded(guarded) = &mut self.source {
             guarded.close();
@@ -187,7 +187,7 @@ impl Pool {
     }
 }
 
-/// Eight sizes for each power of two, so that blocks are used again by neighbours in size.
+/// Eight sizes for each power of two, so that blocks are reused for similar sizes.
 fn rounded(bytes: usize) -> usize {
     let bytes = bytes.max(64);
     let step = (bytes.next_power_of_two() / 16).max(64);

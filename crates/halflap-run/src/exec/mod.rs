@@ -14,9 +14,9 @@
 //! | `issue` | the walk |
 //! | `float` | how a thread rounds, which custom calls must not change |
 //! | `turns` | loops that the compute stream repeats on its own |
-//! | `session` | all ranks of a process, and who watches over them |
-//! | `mpi` | one rank that is a process of its own |
-//! | `report` | what is known of a run that is over |
+//! | `session` | all ranks of a process, and their watchdog |
+//! | `mpi` | one rank as a separate process |
+//! | `report` | the outcome of a run |
 //!
 //! The first failure of a rank ends all: waiting threads check for it every 20 ms. A kernel cannot
 //! be stopped, so a failed run leaves threads that hang; the caller should end the process.

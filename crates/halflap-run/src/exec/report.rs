@@ -14,7 +14,7 @@ use crate::tensor::{NpyError, Tensor, read_npy, write_npy};
 pub enum RunLane {
     /// On the compute stream.
     Compute,
-    /// Beside it.
+    /// On a communication stream.
     Stream(StreamId),
 }
 
@@ -61,7 +61,7 @@ pub struct RankOutcome {
     pub steps: Vec<Nanos>,
     /// What ran in each step, or in the last ones if there are many.
     pub spans: Vec<Vec<RunSpan>>,
-    /// The most that was requested at once.
+    /// The peak of requested bytes.
     pub peak: Bytes,
     /// The bytes allocated from the system.
     pub reserved: Bytes,

@@ -29,7 +29,7 @@ pub struct Options {
     pub threads_per_rank: usize,
     /// Where random numbers start.
     pub seed: u64,
-    /// The network that collectives are to take as long as on.
+    /// The network whose times collectives emulate.
     pub link: Option<EmulatedLink>,
     /// The rank that a single rank represents, and the number of partitions in a replica of its
     /// program.
@@ -220,7 +220,7 @@ pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A step's line, without the spaces that put it in its column.
+/// A step's line without its indentation.
 pub(crate) fn step_line(program: &Prepared, step: usize) -> String {
     let words = |line: &halflap_hlo::plan::PlanLine| {
         line.text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -261,7 +261,7 @@ impl ThreadWatch<'_> {
     /// The report if a task takes too long.
     fn look(&self) -> Option<Failure> {
         let is_late = |streams: &Arc<RankStreams>| late(streams, self.options.timeout);
-        // A rank that begins one kernel after the other, as in a long loop, comes to the others in the end.
+        // A rank that keeps starting kernels, as in a long loop, will reach the others eventually.
         let goes_on = |streams: &Arc<RankStreams>| {
             streams.status().any(|status| status.idle() < self.options.timeout)
         };
@@ -285,7 +285,7 @@ impl ThreadWatch<'_> {
                 longest_kernel(&self.programs[rank], &self.streams[rank], self.options.timeout)?;
             Some((time, self.options.first_rank() + rank, label))
         });
-        // Of those that are in it for as long as each other the lowest rank.
+        // Of those that have been in it equally long, the lowest rank.
         let stuck = stuck.max_by_key(|(time, rank, _)| (time.as_secs(), std::cmp::Reverse(*rank)));
         let stuck = stuck.map(|(_, rank, label)| Box::new(label.stuck(rank)));
         Some(Failure::TimedOut {
@@ -317,7 +317,7 @@ fn has_settled(program: &Prepared, streams: &RankStreams) -> bool {
     streams.have_ended() || now().any(is_waiting) && !computes
 }
 
-/// The kernel that a rank has been in for the most part of the time that it may take, and for how long.
+/// The kernel that a rank has been in for most of its time limit, and for how long.
 pub(crate) fn longest_kernel<'a>(
     program: &'a Prepared,
     streams: &RankStreams,

@@ -82,7 +82,7 @@ impl<T> TaskStream<T> {
         }
     }
 
-    /// No task comes any more.
+    /// Closes the queue: no further tasks.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.pushed.notify_one();
@@ -136,7 +136,7 @@ impl<T> TaskStream<T> {
 /// What a thread is doing, to report why a run hangs.
 pub(crate) struct StreamStatus {
     epoch: Instant,
-    /// The label's number and one; 0 if it is at nothing.
+    /// The label's number plus one; 0 if it is idle.
     label: AtomicU32,
     /// How often a collective was done before, for collectives.
     sequence: AtomicU64,

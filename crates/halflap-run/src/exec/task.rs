@@ -27,7 +27,7 @@ use crate::prepare::{Action, Cast, IssuedTask, KernelLaunch, Label, Prepared, Re
 use crate::sync::locked;
 use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 
-/// More of one step are not kept.
+/// The most spans that are kept of one step.
 pub(super) const MOST_SPANS: usize = 1 << 20;
 
 /// Something to be done.
@@ -52,7 +52,7 @@ pub(super) enum TaskWork {
     Cast { which: CastId, arrays: [Address; 2] },
     /// Copies that happen at once.
     Copy { moves: Vec<MemoryCopy> },
-    /// Nothing but a wait, until another stream has completed this many tasks.
+    /// A wait until another stream has completed this many tasks.
     Wait { stream: usize, until: Sequence },
     /// A collective, once compute has completed this many tasks.
     Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
@@ -134,7 +134,7 @@ pub(super) struct Worker {
     pub(super) aside: AlignedBytes,
     /// The access to memory that no task works on, if it is guarded.
     pub(super) resting: Option<Resting>,
-    /// Mistakes to be made on purpose.
+    /// Faults to inject.
     pub(super) faults: Vec<Fault>,
     /// How long loops may run.
     pub(super) limits: LoopLimits,
@@ -299,8 +299,8 @@ impl Worker {
         Ok(met)
     }
 
-    /// Finds out what the outputs of a kernel come from. A custom call is not run again, because it may
-    /// remember that.
+    /// Finds out what the outputs of a kernel come from. A custom call is not run again, because it
+    /// may have state.
     fn follow(&mut self, task: &StreamTask, probe: &TaskProbe, taken: &Taken) {
         let program = self.program.clone();
         let label = &program.labels[task.issued.label as usize];
@@ -404,7 +404,7 @@ impl Worker {
         }
     }
 
-    /// Whether a mistake is to be made on purpose.
+    /// Whether a fault is injected here.
     fn has_faults(&self, is_here: impl Fn(&Fault) -> bool) -> bool {
         self.faults.iter().any(is_here)
     }
@@ -552,12 +552,12 @@ pub(super) fn run_kernel(
     kernel.run(&inputs[..ins.len()], &mut outputs[..outs.len()], scratch);
 }
 
-/// As many arrays are held without an allocation.
+/// The most arrays that are held without an allocation.
 const FEW: usize = 8;
 /// The address of no elements.
 const NOWHERE: NonNull<u8> = NonNull::<u64>::dangling().cast();
 
-/// Zero elements have no address to speak of, but none may be null.
+/// Empty arrays need no memory, but their address must not be null.
 fn start(address: &Address) -> NonNull<u8> {
     NonNull::new(address.0).unwrap_or(NOWHERE)
 }

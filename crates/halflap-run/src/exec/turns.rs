@@ -22,7 +22,7 @@ use crate::sync::locked;
 pub(super) struct Turns {
     pub(super) label: u32,
     pub(super) condition: Vec<StreamTask>,
-    /// What the condition gives.
+    /// The condition's result.
     pub(super) answer: Address,
     pub(super) body: Vec<StreamTask>,
     /// What is copied after each run of the body.
@@ -58,7 +58,7 @@ pub(super) unsafe fn chosen(selector: Address, bytes: usize, branches: usize) ->
 pub(super) struct LoopLimits {
     /// After this time it is checked whether a loop can end.
     timeout: Duration,
-    /// After this time it is given up.
+    /// After this time the loop is ended.
     most: Option<Duration>,
 }
 

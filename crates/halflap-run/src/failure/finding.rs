@@ -112,12 +112,12 @@ impl fmt::Display for Overrun {
     }
 }
 
-/// A kernel that took or gave what it must not.
+/// A kernel that read or produced NaN or infinities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotFinite {
     /// The kernel.
     pub kernel: String,
-    /// Whether it was given it, or made it.
+    /// Whether it read or produced it.
     pub is_input: bool,
     /// The buffer.
     pub buffer: String,
@@ -135,11 +135,11 @@ pub struct NotFinite {
     pub run: usize,
     /// How often each loop around was run before.
     pub iteration: Vec<u32>,
-    /// Which kernel made the first infinity of finite numbers, and where.
+    /// Which kernel produced the first infinity from finite numbers, and where.
     pub infinity: Option<FirstInfinity>,
 }
 
-/// A kernel that made an infinity of finite numbers.
+/// A kernel that produced an infinity from finite numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct FirstInfinity {

@@ -486,7 +486,7 @@ fn compare_complex<T: Real>(direction: CompareOp) -> Option<BlockFn> {
     }
 }
 
-/// Takes the second or the third operand, as the first says.
+/// Selects the second or the third operand by the first.
 pub(super) fn select(dtype: DType) -> BlockFn {
     // Only the size of an element matters.
     match computed_as(dtype).size() {
@@ -548,7 +548,7 @@ fn convert_from<A: Numeric>(to: DType, to_truth: bool) -> BlockFn {
     }
 }
 
-/// Real numbers to the nearest small integer towards zero that there is.
+/// Real numbers to small integers: truncated and saturated.
 fn saturate(tiny: Tiny, from_double: bool) -> BlockFn {
     macro_rules! within {
         ($low:literal, $high:literal) => {

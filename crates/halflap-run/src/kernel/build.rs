@@ -84,7 +84,7 @@ impl<'m> FormulaBuilder<'m> {
         let mut builder = FormulaBuilder { module, formula: Formula::default() };
         let mut frame = TermFrame::new();
         for operand in module.operands(instr) {
-            // An operand that is there twice is two inputs; the frame can hold one, and both are the same.
+            // An operand that occurs twice is two inputs; the frame holds one of them, and both are equal.
             let kinds = leaf_kinds(module, operand.of)?;
             let range = operand_leaves(module, operand);
             let known =
@@ -420,7 +420,7 @@ impl<'m> FormulaBuilder<'m> {
         }
     }
 
-    /// Adds a term, and its parts where there are several.
+    /// Adds a term, and its parts if it has several results.
     fn push(&mut self, place: &BuiltInstr, op: Op) -> Leaves {
         let origin = place.instr;
         let term = |kind: &ArrayType, op, args| Term {
@@ -569,7 +569,7 @@ impl<'m> FormulaBuilder<'m> {
             .unwrap_or("")
             .trim_matches('"');
         Ok(match target {
-            // They say what a compiler may rely on, and are the value that they are given.
+            // Hints for the compiler: they return their operand.
             "AssumeGatherIndicesInBound"
             | "Sharding"
             | "SPMDFullToShardShape"

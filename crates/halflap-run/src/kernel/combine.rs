@@ -18,7 +18,7 @@ pub struct Combiner {
 }
 
 impl Combiner {
-    /// Of a collective that reduces; `dtype` is the type of the array.
+    /// The reduction of a collective; `dtype` is the type of the array.
     pub fn of(module: &Module, instr: InstrId, dtype: DType) -> Result<Combiner, Unsupported> {
         use Opcode as O;
         let opcode = FormulaBuilder::applied(module, instr, "to_apply")?.single_binary();
@@ -38,8 +38,8 @@ impl Combiner {
         self.opcode
     }
 
-    /// Combines parts of the same length, in their sequence. Panics where lengths differ or memory is
-    /// not aligned to the type.
+    /// Combines parts of the same length, in order. Panics if lengths differ or memory is not aligned
+    /// to the type.
     pub fn combine(&self, parts: &[&[u8]], out: &mut [u8]) {
         const BLOCK: usize = 1024;
         let (stored, size) = (self.dtype.size(), computed_as(self.dtype).size());

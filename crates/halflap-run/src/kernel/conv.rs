@@ -3,8 +3,8 @@
 //!
 //! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
 //! dilations, reversed windows, groups of features or of batches. Columns are made in pieces that fit the
-//! second-level cache. bf16 and f16 are computed in f32 and rounded once. Where most places of the
-//! windows see padding, only the others are computed, one by one.
+//! second-level cache. bf16 and f16 are computed in f32 and rounded once. If most positions of the
+//! windows see padding, only the others are computed, individually.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ struct Conv {
     pack: Transfer,
     unpack: Transfer,
     lens: [usize; 3],
-    /// For each dimension what is seen, if that is little.
+    /// For each dimension what windows see, if that is sparse.
     few: Option<Vec<Vec<Sight>>>,
 }
 
@@ -57,7 +57,7 @@ struct Sight {
     element: usize,
 }
 
-/// Where less than this part of all places see something, the others are left out.
+/// If less than this part of all positions see an element, only those are computed.
 const SPARSE: usize = 8;
 
 /// The elements that the window of an output can reach in one dimension.
@@ -69,7 +69,7 @@ fn reached(window: &WindowDim, len: usize, output: usize) -> Range<i64> {
     first..(end.div_euclid(dilation) + 1).min(len as i64)
 }
 
-/// What the windows see in each dimension; nothing, if that is much of all places.
+/// What the windows see in each dimension; nothing if that is dense.
 fn few_seen(
     numbers: &Convolving,
     spatial: &[usize],

@@ -54,7 +54,7 @@ impl Libraries {
         Ok(Libraries { loaded: paths.iter().map(load).collect::<Result<_, _>>()? })
     }
 
-    /// The same for a program whose user named the libraries, and so answers for them.
+    /// The same for libraries that the user named, and is therefore responsible for.
     pub fn load_trusted(paths: &[&Path]) -> Result<Libraries, LoadError> {
         // SAFETY: the library is the user's own code, run at the user's request.
         unsafe { Libraries::load(paths) }
@@ -72,7 +72,7 @@ impl Libraries {
 
 struct Custom {
     function: Function,
-    /// Keeps the function where it is.
+    /// Keeps the library loaded.
     _library: Arc<Library>,
     ins: Vec<ArraySlot>,
     outs: Vec<ArraySlot>,

@@ -26,9 +26,9 @@ struct DotOperand {
     batch: i64,
     free: i64,
     contracted: i64,
-    /// Where it must be copied before: how, and its place in local memory.
+    /// If it must be copied first: how, and where to in local memory.
     copy: Option<(Transfer, usize)>,
-    /// How many elements are converted before: those of a type that is computed in another.
+    /// How many elements are converted first, if the type is computed in another one.
     widened: Option<(usize, usize)>,
 }
 

@@ -20,7 +20,7 @@ pub struct Unsupported {
     pub what: Gap,
 }
 
-/// What of an instruction is not supported.
+/// The unsupported part of an instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Gap {
@@ -73,7 +73,7 @@ fn unpaired(is_host: &bool) -> &'static str {
 }
 
 impl Unsupported {
-    /// Something about an instruction.
+    /// A part of an instruction.
     pub fn new(module: &Module, instr: InstrId, what: Gap) -> Unsupported {
         Unsupported {
             instruction: module.instruction_name(instr).to_owned(),

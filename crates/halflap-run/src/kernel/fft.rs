@@ -11,10 +11,10 @@ use super::fourier::{LineTransform, Planes, Scalar, Twiddle, is_smooth, turn};
 use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use crate::tensor::{Complex, DType};
 
-/// How many lines are transformed beside each other.
+/// How many lines are transformed together.
 const LANES: usize = 8;
 
-/// Lines that have more elements than this are transformed one by one where they are contiguous.
+/// Contiguous lines with more elements than this are transformed one at a time.
 const LONG: usize = 4096;
 
 /// What is read and written.
@@ -99,7 +99,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, T
 }
 
 impl FftShape {
-    /// All stages: of the dimensions one by one, the last first, except where it becomes real.
+    /// All stages: one per dimension, the last first, unless its result is real.
     fn add_stages(&self, planner: &mut Planner<'_>, transform: Transform, ends: FftSlots) {
         let FftSlots { from, to } = ends;
         let last = self.lengths.len() - 1;
@@ -318,7 +318,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// # Safety
     /// The block must have half of the line.
     unsafe fn spectrum(&self, from: &LineBlock<S>, at: usize, line: usize) -> (T, T) {
-        // What makes the result complex at both ends does not count.
+        // The imaginary parts at both ends are ignored.
         let element = |at: usize| {
             // SAFETY: the first half is there; the caller's promise.
             let (re, im) = unsafe { from.complex::<T>(at, line) };

@@ -1,4 +1,4 @@
-//! Fourier transforms of lines, several beside each other.
+//! Fourier transforms of several lines at once.
 //!
 //! Real and imaginary parts lie in planes of their own, and each plane has the first element of all
 //! lines, then the second, so that the innermost loops go along memory. Lengths without large prime
@@ -10,7 +10,7 @@ use std::ops::{Add, Mul, Neg, Sub};
 
 use super::block::is_wide;
 
-/// What is computed in.
+/// The type of the computation.
 pub(super) trait Scalar:
     Copy
     + Add<Output = Self>
@@ -63,7 +63,7 @@ impl<T: Scalar> Twiddle<T> {
     }
 }
 
-/// Lines beside each other.
+/// Several lines, interleaved.
 pub(super) struct Planes<'a, T> {
     pub(super) re: &'a mut [T],
     pub(super) im: &'a mut [T],
@@ -109,7 +109,7 @@ fn radices(mut len: usize) -> Option<Vec<usize>> {
     (len == 1).then_some(found)
 }
 
-/// Whether a length is split without a convolution, which takes more digits.
+/// Whether a length is split without a convolution, which needs more precision.
 pub(super) fn is_smooth(len: usize) -> bool {
     radices(len).is_some()
 }
@@ -142,8 +142,8 @@ impl<T: Scalar> LineTransform<T> {
         self.chirp.as_ref().map_or(self.len, |chirp| chirp.padded.len)
     }
 
-    /// Transforms lines in the first planes with the help of the second; the result is in those that
-    /// are given back.
+    /// Transforms lines in the first planes, with the second as scratch; returns the planes that have
+    /// the result.
     pub(super) fn run<'a>(
         &self,
         lines: Planes<'a, T>,

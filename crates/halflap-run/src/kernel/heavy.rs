@@ -58,7 +58,7 @@ impl KernelStage for Who {
     }
 }
 
-/// An array around which, and between whose elements, others are put.
+/// Padding around an array and between its elements.
 struct Pad {
     from: ArraySlot,
     value: ArraySlot,
@@ -269,7 +269,7 @@ impl KernelStage for DynamicSlice {
     }
 }
 
-/// An array of which a part is replaced.
+/// Replaces a part of an array.
 struct DynamicUpdateSlice {
     from: ArraySlot,
     bytes: usize,

@@ -183,7 +183,7 @@ impl KernelStage for Gather {
 
 /// How a scattered element is combined with what is there.
 enum Combining {
-    /// It takes its place.
+    /// It replaces it.
     Replace,
     /// A block function.
     Fast(block::BlockFn),

@@ -5,7 +5,7 @@ use halflap_hlo::Literal;
 
 use crate::tensor::DType;
 
-/// A constant's elements in a type; `None` where they are not of that type.
+/// A constant's elements in a type; `None` if they do not fit it.
 pub(super) fn bytes(literal: &Literal, dtype: DType) -> Option<Vec<u8>> {
     match literal {
         Literal::Whole(values) => {

@@ -32,7 +32,7 @@ impl ElementLoop {
         let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
         let out = draft.outside();
         let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
-        // The last step writes the output itself, unless something must be done to it.
+        // The last step writes the output directly, unless it must be converted.
         match draft.steps.last_mut() {
             Some(ProgramStep::Call { out: last, .. })
                 if *last == result && block::narrow(dtype).is_none() =>

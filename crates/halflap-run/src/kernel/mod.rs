@@ -388,7 +388,7 @@ fn describe(formula: &Formula, name: &str) -> String {
     if words.is_empty() {
         words.push(formula.terms.iter().rev().find_map(|term| moves(&term.op)).unwrap_or("copy"));
     }
-    // The last are what the rest is for.
+    // The last operations matter most.
     let shown = words[words.len().saturating_sub(SHOWN)..].join("_");
     match name.rsplit_once('.') {
         Some((_, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {

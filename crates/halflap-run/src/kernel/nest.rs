@@ -69,13 +69,13 @@ pub(super) struct Fetch {
 /// How a fetch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FetchWay {
-    /// Not at all: the place moves along the memory.
+    /// Not at all: the pointer moves along the memory.
     Dense,
-    /// The same element always.
+    /// Always the same element.
     Scalar,
     /// Element by element.
     Gathered,
-    /// The loop's own numbers.
+    /// The loop's own indices.
     Counted,
 }
 

@@ -83,7 +83,7 @@ pub(super) struct Planner<'f> {
     targets: HashMap<TermId, usize>,
     /// The terms that are parts of another.
     parts: HashMap<(TermId, usize), TermId>,
-    /// Terms that two stages would compute: they are to be made once.
+    /// Terms that two stages would compute: they are materialised.
     forced: HashSet<TermId>,
     /// Terms that a stage computes without keeping them.
     inlined: HashSet<TermId>,
@@ -315,7 +315,7 @@ impl<'f> Planner<'f> {
             }
             _ => {}
         }
-        // Functions of others may do more than make their results.
+        // Custom calls may have side effects.
         if term.len() == 0 && self.part_count(id) == 0 && !matches!(term.op, Op::Custom(_)) {
             return Ok(self.target(id));
         }
@@ -413,8 +413,8 @@ impl<'f> Planner<'f> {
         self.turned.get(turned).copied()
     }
 
-    /// Notes what a stage computes without keeping it; trouble where it was computed before and is not
-    /// cheap.
+    /// Records what a stage computes without keeping it; fails if it was computed before and is
+    /// expensive.
     pub(super) fn note(&mut self, computes: &[TermId], root: TermId) -> Result<(), Trouble> {
         let again: Vec<TermId> = computes
             .iter()

@@ -1,7 +1,7 @@
-//! Random bits, as XLA defines them, and random numbers, as it does not.
+//! Random bits as XLA defines them, and random numbers, which it leaves undefined.
 //!
-//! Three-fry and Philox are counters through a block cipher; the state is a key and the counter, and
-//! comes back grown. `rng` has no definition: its numbers are those of a Philox that starts from the
+//! Three-fry and Philox encrypt a counter with a block cipher; the state is a key and the counter,
+//! which is returned advanced. `rng` has no definition: its numbers are those of a Philox that starts from the
 //! context's seed, and are not XLA's.
 
 use super::error::Gap;
@@ -48,7 +48,7 @@ pub(super) fn bits(
         return Err(planner.fail(id, Gap::OfType(dtype)));
     }
     let targets = planner.part_targets(id, &kinds);
-    // Small numbers are the low bits of numbers of 32.
+    // Narrow integers are the low bits of 32-bit ones.
     let count = dims.iter().product::<usize>();
     let (to, cut) = match dtype.size() {
         size @ (1 | 2) => (planner.temp(count * 4), Some((targets[1], size, count))),

@@ -351,7 +351,7 @@ fn sort_by_keys(key: &SortKey, places: &mut [u32], keys: &mut [i64]) {
     places.iter_mut().zip(&*keys).for_each(|(place, &number)| *place = number as u32);
 }
 
-/// A stable sort that does not mind a comparator that contradicts itself. `aside` is memory to merge in.
+/// A stable sort that tolerates an inconsistent comparator. `aside` is memory to merge in.
 fn merge_sort(places: &mut [u32], aside: &mut [i64], is_before: &mut dyn FnMut(u32, u32) -> bool) {
     let len = places.len();
     let mut width = 1;

@@ -101,7 +101,7 @@ impl Transfer {
             }
             let (from, to) = (from as isize, to as isize);
             match kept.last_mut() {
-                // Two dimensions that are one in both places.
+                // Two dimensions that are contiguous in both.
                 Some(last) if last.1 == from * dim as isize && last.2 == to * dim as isize => {
                     *last = (last.0 * dim, from, to);
                 }
@@ -273,8 +273,8 @@ impl LoopWalk {
         self.by == strides(&self.dims)
     }
 
-    /// Whether what is read one after the other lies far apart, while other loops go along the memory: a
-    /// block would touch a cache line for each element, and the next block the same ones again.
+    /// Whether consecutive reads are far apart while another loop goes along the memory: a block would
+    /// touch a cache line for each element, and the next block the same ones again.
     pub(super) fn is_across(&self) -> bool {
         const FEW: usize = 8;
         let Some((&by, outer)) = self.by.split_last() else { return false };

@@ -13,7 +13,7 @@ pub(super) trait Whole: NumberType + Ord {
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
-    /// By as many bits as there are or more, nothing is left.
+    /// A shift by the type's width or more gives zero.
     fn shl(self, other: Self) -> Self;
     fn shr_logical(self, other: Self) -> Self;
     fn shr_arithmetic(self, other: Self) -> Self;

@@ -17,7 +17,7 @@ pub struct Label {
     pub kind: LabelKind,
     /// The computation, and the step in it.
     pub place: (String, usize),
-    /// The same for us.
+    /// The same as ids.
     pub(crate) at: (PlanId, usize),
     /// Its source line in the user's program, if the module has it.
     pub source: Option<String>,
@@ -45,7 +45,7 @@ impl Label {
         self.collective.as_ref().map_or(0, |collective| collective.bytes)
     }
 
-    /// It hangs on a rank.
+    /// The report that it hangs on a rank.
     pub(crate) fn stuck(&self, rank: usize) -> Stuck {
         let Label { name, target, source, place, .. } = self;
         let (target, source) = (target.clone(), source.clone());

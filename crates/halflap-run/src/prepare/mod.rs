@@ -1,4 +1,4 @@
-//! A program to kernels: all that can be done before anything runs, and all that cannot be run.
+//! From a program to kernels: all work that can be done before it runs, and why some cannot run.
 
 mod constants;
 mod label;
@@ -197,7 +197,7 @@ impl Prepared {
         LINES / self.labels.len().max(1) + 1
     }
 
-    /// Whether so much can be what was requested at most.
+    /// Whether this peak of requested bytes is consistent with the plan.
     pub fn is_planned(&self, requested: Bytes) -> bool {
         requested.0 == self.peak || self.is_peak_a_bound && requested.0 < self.peak
     }
@@ -208,7 +208,7 @@ impl Prepared {
         program: &Program,
         libraries: &Libraries,
     ) -> Result<Prepared, PrepareError> {
-        // Kernels trust shapes.
+        // Kernels rely on shapes.
         check(module)?;
         let constants = of_constants(module);
         let (labels, messages) = (Vec::new(), Vec::new());
@@ -667,7 +667,7 @@ impl Preparer<'_> {
         Ok((PreparedLaunch { launch, leaves, instr: work.instr }, casts))
     }
 
-    /// What is started and is no communication: a copy, a slice, or a computation.
+    /// An asynchronous operation that is not communication: a copy, a slice, or a computation.
     fn transfer(&self, plan: &Plan, work: &PlannedWork) -> Result<PreparedLaunch, PrepareError> {
         let instr = work.instr;
         let leaves = self.operand_leaves_of(work.instr);

@@ -136,12 +136,12 @@ impl fmt::Display for DType {
     }
 }
 
-/// A type of Rust's that holds elements.
+/// A Rust type that holds elements.
 ///
 /// # Safety
 /// `holds` may be true only for types of the same size and alignment, any bytes of which are a value.
 pub unsafe trait Element: Copy + Default + 'static {
-    /// The type that it is by itself.
+    /// Its own element type.
     const DTYPE: DType;
     /// Whether elements of a type can be held in it.
     fn holds(dtype: DType) -> bool {

@@ -114,7 +114,7 @@ impl Format {
         }
     }
 
-    /// The code of what is too large.
+    /// The code for overflow.
     const fn overflow(&self) -> u32 {
         match self.extremes {
             Extremes::Ieee | Extremes::LastIsNan => self.largest() + 1,

@@ -48,7 +48,7 @@ pub(super) fn members(bytes: &[u8]) -> Result<Vec<ArchiveMember>, NpyError> {
         (count, place) = (number::<8>(bytes, end + 32)?, number::<8>(bytes, end + 48)?);
     }
     let mut at = place as usize;
-    // A member takes 46 bytes of the directory at least: a count that is a lie takes no memory.
+    // A member takes at least 46 bytes of the directory: a wrong count allocates little.
     let mut members = Vec::with_capacity((count as usize).min(bytes.len() / 46));
     for _ in 0..count {
         let (member, next) = member(bytes, at)?;
@@ -113,7 +113,7 @@ pub(super) fn unpack(bytes: &[u8], member: &ArchiveMember) -> Result<Vec<u8>, Np
         return Ok(packed.to_vec());
     }
     let mut unpacked = Vec::new();
-    // One byte more than it should have is enough to see that it has too many.
+    // One byte too many is enough to detect a wrong length.
     let read =
         DeflateDecoder::new(packed).take(member.size.saturating_add(1)).read_to_end(&mut unpacked);
     match read {

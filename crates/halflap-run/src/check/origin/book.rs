@@ -11,9 +11,9 @@ use crate::comm::MessageKey;
 
 /// The format name of the file.
 pub const FORMAT: &str = "halflap.origins/1";
-/// More origins of one array are not told apart.
+/// The most origins that are kept for one array.
 const MOST: usize = 16;
-/// Beyond, only the first iteration of a launch is kept.
+/// Beyond this, only the first iteration of a launch is kept.
 const MOST_ORIGINS: usize = 1 << 14;
 
 /// An origin, by its number.
@@ -52,14 +52,14 @@ impl Taint {
     }
 }
 
-/// How an array came to have what it should not.
+/// How NaN or infinities came into an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OriginKind {
-    /// A launch made it of what had none.
+    /// A launch produced them from inputs without any.
     Made,
-    /// It is an input of the module.
+    /// They are in an input of the module.
     Input,
-    /// It is a constant of the module.
+    /// They are in a constant of the module.
     Constant,
     /// No launch wrote it.
     Unwritten,
@@ -118,14 +118,14 @@ pub(super) struct SpoilOrigin {
     pub(super) rank: usize,
     pub(super) buffer: String,
     pub(super) index: Vec<usize>,
-    /// The launch that made it, or that first took it.
+    /// The launch that produced it, or first read it.
     pub(super) launch: Option<LaunchRecord>,
-    /// Of a NaN that was made of infinities: their origins.
+    /// For a NaN that was computed from infinities: their origins.
     pub(super) of: Vec<OriginId>,
 }
 
 impl SpoilOrigin {
-    /// Earlier ones come first; ranks that run the same launch by their number.
+    /// Earlier launches first; of the same launch, the lowest rank first.
     fn order(&self) -> (usize, u64, usize) {
         let (run, number) =
             self.launch.as_ref().map_or((0, 0), |launch| (launch.run, launch.number));
@@ -142,16 +142,16 @@ impl SpoilOrigin {
     }
 }
 
-/// What a rank brings to a collective, array by array.
+/// What a rank contributes to a collective, array by array.
 #[derive(Clone, Debug)]
 pub(super) struct Brought {
     pub(super) rank: usize,
     pub(super) array: usize,
     pub(super) content: NonFinite,
     pub(super) taint: Taint,
-    /// For each member of the set, what is in its part, if each gets one.
+    /// For each member of the set, what its part has, if each receives one.
     pub(super) parts: Vec<NonFinite>,
-    /// Where it is infinite, if elements stay where they are.
+    /// Where it is infinite, if elements keep their position.
     pub(super) infinite: Vec<bool>,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct Spoiled {
     pub(super) taint: Taint,
 }
 
-/// An index that HLO moves into the array.
+/// An out-of-range index, which HLO clamps.
 #[derive(Clone, Debug)]
 pub(super) struct Clamped {
     pub(super) rank: usize,
@@ -174,7 +174,7 @@ pub(super) struct Clamped {
     pub(super) value: i64,
     pub(super) most: i64,
     pub(super) dimension: usize,
-    /// How many launches had one.
+    /// How many launches had such an index.
     pub(super) times: u64,
 }
 
@@ -190,7 +190,7 @@ pub(super) struct CollectiveKey {
 pub(super) struct Book {
     origins: Vec<SpoilOrigin>,
     first: BTreeMap<(usize, BadValue, String, String), OriginId>,
-    /// For each collective whose arrays are known, what was brought and how many ranks have looked.
+    /// For each collective, what ranks contributed and how many have read it.
     collectives: BTreeMap<CollectiveKey, (Vec<Brought>, usize)>,
     /// For each message that was sent and has not come, where its arrays' content comes from.
     messages: BTreeMap<MessageKey, VecDeque<Vec<Taint>>>,
@@ -216,7 +216,7 @@ impl Book {
         id
     }
 
-    /// Remembers the first launch that takes an array that came from outside.
+    /// Remembers the first launch that reads an array from outside.
     pub(super) fn taken(&mut self, origins: &[OriginId], seen: &Seen<'_>) {
         for id in origins {
             let origin = &mut self.origins[id.0];
@@ -229,17 +229,17 @@ impl Book {
         }
     }
 
-    /// Whether one of some origins was made by a launch.
+    /// Whether a launch produced one of these origins.
     fn is_made(&self, origins: &[OriginId]) -> bool {
         origins.iter().any(|id| self.origins[id.0].how == OriginKind::Made)
     }
 
-    /// A rank brings arrays to a collective.
+    /// A rank contributes arrays to a collective.
     pub(super) fn bring(&mut self, collective: CollectiveKey, brought: Vec<Brought>) {
         self.collectives.entry(collective).or_default().0.extend(brought);
     }
 
-    /// What all ranks brought to a collective that is over on one of `ranks`.
+    /// What all ranks contributed to a collective that one of `ranks` has completed.
     pub(super) fn brought(&mut self, collective: CollectiveKey, ranks: usize) -> Vec<Brought> {
         let Some((all, looked)) = self.collectives.get_mut(&collective) else { return Vec::new() };
         *looked += 1;
@@ -266,7 +266,7 @@ impl Book {
         ids
     }
 
-    /// The origins of what the first run with spoiled results has.
+    /// The origins of the first run whose results have NaN or infinities.
     fn causes(&self, what: BadValue) -> Vec<OriginId> {
         let run = self
             .results
@@ -278,7 +278,7 @@ impl Book {
         self.sorted(spoiled.flat_map(|result| result.taint.of(what).to_vec()).collect())
     }
 
-    /// Launches that made NaN that no result has.
+    /// Launches whose NaN reached no result.
     fn hidden(&self, shown: &[OriginId]) -> Vec<OriginId> {
         let is_hidden = |&id: &OriginId| {
             let origin = &self.origins[id.0];

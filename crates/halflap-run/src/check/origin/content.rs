@@ -39,7 +39,7 @@ impl NonFinite {
     }
 }
 
-/// What an array should not have.
+/// NaN or infinities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BadValue {
     Nan,
@@ -62,7 +62,7 @@ impl BadValue {
     }
 }
 
-/// For each number of an array whether it is such.
+/// For each element of an array, whether it is one.
 pub(super) fn mask(view: &View<'_>, what: BadValue) -> Vec<bool> {
     numbers(view.dtype(), view.bytes()).into_iter().map(|number| what.is(number)).collect()
 }
@@ -78,7 +78,7 @@ pub(super) fn cleaned(array: &Tensor) -> Tensor {
         DType::Bf16 => &0x3f80u16.to_le_bytes(),
         DType::F16 => &0x3c00u16.to_le_bytes(),
         DType::Mini(mini) => &[mini.encode(1.0)],
-        // Whole numbers are finite.
+        // Integers are finite.
         _ => return clean,
     };
     for (number, is_wild) in clean.bytes_mut().chunks_exact_mut(one.len()).zip(wild) {

@@ -1,10 +1,11 @@
 //! Where the NaN and infinities of results come from.
 //!
-//! Every array that has some carries their origins: the launches that made them of finite numbers,
-//! or that it was given from outside. Origins belong to memory, not to names, so they pass the
-//! borders of loops, branches and calls with it; a collective passes on those of the ranks that it
-//! receives from. Which of a launch's inputs matter is tried: it runs again with 1 in place of what
-//! is not finite in one of them, and those count without which less of its outputs is spoiled.
+//! Every array with NaN or infinities carries their origins: the launches that produced them from
+//! finite numbers, or an input from outside. Origins belong to memory, not to names, so they cross
+//! loops, branches and calls with it; a collective passes on those of the ranks that it receives
+//! from. Which of a launch's inputs matter is found by trial: it runs again with 1 in place of the
+//! non-finite elements of one input, and that input matters if fewer elements of the outputs are
+//! then affected.
 
 mod book;
 mod content;
@@ -53,14 +54,14 @@ pub(super) struct Tracer {
     memory: Mutex<Spoilt>,
 }
 
-/// The memory that has NaN or infinities: where it begins, how long it is, and whose they are.
+/// The memory that has NaN or infinities, by its first byte: its length, and their origins.
 #[derive(Default)]
 struct Spoilt {
     arrays: BTreeMap<usize, (usize, Taint)>,
 }
 
 impl Spoilt {
-    /// Something else is written there.
+    /// The memory is overwritten.
     fn clear(&mut self, start: usize, len: usize) {
         let within: Vec<usize> = self.overlapping(start, len).map(|(&at, _)| at).collect();
         within.into_iter().for_each(|at| {
@@ -94,7 +95,7 @@ impl Spoilt {
     }
 }
 
-/// What a launch takes.
+/// An input of a launch.
 pub(crate) struct Taken {
     arrays: Vec<LaunchInput>,
 }
@@ -102,9 +103,9 @@ pub(crate) struct Taken {
 struct LaunchInput {
     content: NonFinite,
     taint: Taint,
-    /// Whether its content is meant: it is made of constants alone.
+    /// Whether its content is intended: it is computed from constants alone.
     is_constant: bool,
-    /// A copy, where the launch may have to run again.
+    /// A copy, if the launch may have to run again.
     copy: Option<Tensor>,
 }
 
@@ -118,10 +119,10 @@ impl Taken {
     }
 }
 
-/// Runs a launch again with some of its inputs replaced; gives its outputs.
+/// Runs a launch again with some of its inputs replaced; returns its outputs.
 pub(crate) type Again<'a> = &'a mut dyn FnMut(&[(usize, Tensor)]) -> Vec<Tensor>;
 
-/// A launch that is over: its label and number, its outputs, what it took.
+/// A completed launch: its label and number, its outputs, its inputs.
 pub(super) struct FinishedLaunch<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) outs: &'a [LaunchArray<'a>],
@@ -186,7 +187,7 @@ impl Tracer {
             let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
             let is_shared = outs.iter().any(|out| out.0 as usize == start);
             let mut taint = locked(&self.memory).taint(start, len);
-            // What a launch made of good constants is not meant.
+            // What a launch computes from finite constants is not intended.
             let is_constant = array.argument.is_constant && taint == Taint::default();
             if content.is_bad() && taint == Taint::default() {
                 let how = if is_constant { OriginKind::Constant } else { OriginKind::Unwritten };
@@ -222,7 +223,7 @@ impl Tracer {
         self.settle(over.outs, |_| taint.clone());
     }
 
-    /// Writes down whose the content of a launch's outputs is.
+    /// Records the origins of a launch's outputs.
     fn settle(&self, outs: &[LaunchArray<'_>], taint_of: impl Fn(usize) -> Taint) {
         let mut memory = locked(&self.memory);
         for (place, array) in outs.iter().enumerate() {
@@ -238,8 +239,8 @@ impl Tracer {
         }
     }
 
-    /// Finds by trial which inputs a launch's outputs are spoiled by, and whether the launch spoils
-    /// them by itself.
+    /// Finds by trial which inputs the NaN and infinities of a launch's outputs come from, and
+    /// whether the launch produces some itself.
     fn tried(&self, over: &FinishedLaunch<'_>, content: NonFinite, again: Again<'_>) -> SpoilShare {
         let clean = |places: &[usize]| -> Vec<(usize, Tensor)> {
             let copies = over.taken.arrays.iter().enumerate().filter_map(|(place, input)| {
@@ -274,7 +275,7 @@ impl Tracer {
                     .filter(|(_, outs)| is_less(outs))
                     .map(|(place, _)| *place)
                     .collect();
-                // Where several spoil the same elements, none of them is missed alone.
+                // If several inputs affect the same elements, replacing one alone changes nothing.
                 from = if from.is_empty() { bad.clone() } else { from };
             }
             share.add(what, is_own, from);
@@ -298,7 +299,7 @@ impl Tracer {
             for &place in share.from(what) {
                 let input = &over.taken.arrays[place];
                 match what {
-                    // What is made of infinities and a constant that is NaN is made here.
+                    // A result of infinities and a constant NaN originates here.
                     BadValue::Nan if !input.content.nan => {
                         is_own = true;
                         of.extend_from_slice(input.taint.of(BadValue::Infinity));
@@ -334,7 +335,7 @@ impl Tracer {
         memory.set(to.start.0 as usize, to.len, taint);
     }
 
-    /// A rank comes to a collective with what it takes.
+    /// A rank reaches a collective with its inputs.
     pub(super) fn bring(&self, arrival: &Arrival<'_>, sequence: u64) {
         let Arrival { seen, ins, taken } = *arrival;
         let Some(collective) = &seen.label.collective else { return };
@@ -389,7 +390,7 @@ impl Tracer {
         self.settle(over.outs, |place| taints[place].clone());
     }
 
-    /// Whose the content of one of a collective's outputs is.
+    /// The origins of one of a collective's outputs.
     fn taint_received(&self, over: &FinishedLaunch<'_>, all: &[Brought], place: usize) -> Taint {
         let Some(collective) = &over.seen.label.collective else { return Taint::default() };
         let array = &over.outs[place];
@@ -446,7 +447,7 @@ impl Tracer {
     pub(super) fn results(&self, run: usize, results: &[(Address, &ArrayType)]) {
         for (output, (address, kind)) in results.iter().enumerate() {
             let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
-            // SAFETY: the run is over, and the result is there until its memory is given back.
+            // SAFETY: the run is over, and the result lives until its memory is freed.
             let view = unsafe { View::from_raw(kind.dtype, &kind.dims, start) };
             let content = NonFinite::of(&view);
             if content.is_bad() {
@@ -497,7 +498,7 @@ impl Tracer {
     }
 }
 
-/// How a launch came to give NaN and infinities: by itself, and from which of its inputs.
+/// Where the NaN and infinities of a launch come from: the launch itself, and which inputs.
 #[derive(Default)]
 struct SpoilShare {
     own: NonFinite,
@@ -506,13 +507,13 @@ struct SpoilShare {
 }
 
 impl SpoilShare {
-    /// Where it cannot be tried: from all of them.
+    /// If it cannot be tried: from all inputs.
     fn of_all(taken: &Taken, content: NonFinite) -> SpoilShare {
         let mut share = SpoilShare::default();
         for what in
             [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
         {
-            // NaN also comes of infinities, but infinities do not come of NaN.
+            // Infinities can produce NaN, but NaN cannot produce infinities.
             let has = |&place: &usize| what == BadValue::Nan || taken.arrays[place].content.inf;
             let from: Vec<usize> = taken.bad().filter(has).collect();
             let nan: Vec<usize> =
@@ -538,7 +539,7 @@ impl SpoilShare {
     }
 }
 
-/// What a rank gets of an array that another one brings to a collective, as one of its outputs.
+/// What a rank receives, as one of its outputs, of an array that another contributes.
 fn sent(
     collective: &CollectiveSpec,
     brought: &Brought,
@@ -553,7 +554,7 @@ fn sent(
     }
     let ((set, place), (other, sender)) = (collective.set_of(device)?, collective.set_of(from)?);
     let is_from = match collective.kind {
-        // Its arrays are for the members of its set, one after the other.
+        // Its arrays are for the members of its set, in order.
         ExchangeKind::AllToAllTuple => brought.array == place && sender == output,
         ExchangeKind::Broadcast => sender == 0 && brought.array == output,
         // Rows of anybody come into a copy of its own second array.

@@ -1,4 +1,4 @@
-//! What ranks tell each other besides the data of collectives: short messages that nobody waits for.
+//! Short messages between ranks besides the data of collectives; no rank blocks on them.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Tag {
-    /// What are you doing?
+    /// A request for a rank's state.
     Ask = 2,
     /// The answer.
     Say = 3,
     /// A rank's record of its collectives.
     Flight = 4,
-    /// At which task something was found, to all.
+    /// The task of a finding, to all.
     Found = 5,
-    /// Up to which task all is done, and where something was found, to rank 0.
+    /// The last completed task, and that of a finding, to rank 0.
     Passed = 6,
     /// To the rank with the first finding: it reports.
     Report = 7,
@@ -38,18 +38,18 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// Whether all ranks have come to it.
+    /// Whether all ranks have reached it.
     pub(crate) fn is_over(&mut self) -> bool {
         let mut flag: c_int = 0;
         let mut status = MpiStatus::default();
-        // SAFETY: the request is the barrier's. When it is over it stays over.
+        // SAFETY: the request is the barrier's; once complete it stays complete.
         unsafe { (self.mpi.functions.test)(&raw mut self.request, &raw mut flag, &raw mut status) };
         flag != 0
     }
 }
 
 impl Control {
-    /// All ranks do this at the same time.
+    /// A collective operation: all ranks call it.
     pub(crate) fn new(world: &World) -> Result<Control, Failure> {
         Ok(Control { mpi: world.mpi.clone(), comm: world.dup()? })
     }
@@ -83,7 +83,7 @@ impl Control {
         };
     }
 
-    /// A message that is there.
+    /// A message that has arrived.
     pub(crate) fn receive(&self, tag: Tag) -> Option<(usize, String)> {
         let mpi = &self.mpi;
         let tag = tag as c_int;

@@ -10,7 +10,7 @@
 //! | `library` | MPI's functions, found at run time |
 //! | `progress` | settings and time slices that let messages travel while kernels run |
 //! | `transport` | collectives |
-//! | `control` | messages of who watches over a rank |
+//! | `control` | messages between the ranks' watchdogs |
 
 mod control;
 mod library;
@@ -40,7 +40,7 @@ const PIECE: usize = 1 << 28;
 /// Messages of this module's own.
 const TAG_BYTES: c_int = 1;
 
-/// Where what a rank has first differs from what rank 0 has, and both lines.
+/// The first line in which a rank differs from rank 0, and both versions.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct Difference {
@@ -217,7 +217,7 @@ impl World {
         Ok(Some((first, String::from_utf8_lossy(&text).into_owned())))
     }
 
-    /// Ends MPI, when all is well.
+    /// Ends MPI after a successful run.
     pub fn finish(self) -> Result<(), Failure> {
         // SAFETY: nothing of ours communicates any more.
         let code = unsafe { (self.mpi.functions.finalize)() };

@@ -21,7 +21,7 @@ use crate::tensor::AlignedBytes;
 const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_micros(100);
 
-/// One process's way to the others.
+/// One process's connection to the others.
 pub(crate) struct MpiTransport {
     mpi: Arc<Mpi>,
     fate: Arc<Fate>,
@@ -102,7 +102,7 @@ impl MpiTransport {
         self.mpi.check(what, code).map_err(|failure| self.fate.fail(failure))
     }
 
-    /// Waits for a request, asking MPI to go on with it. `is_awaited`: whether nothing else runs on this
+    /// Waits for a request while polling MPI. `is_awaited`: whether nothing else runs on this
     /// rank meanwhile.
     fn complete(&self, mut request: Handle, is_awaited: impl Fn() -> bool) -> Result<(), Stopped> {
         let mut looks = 0;
@@ -195,7 +195,7 @@ impl Transport for MpiTransport {
         let place = collective.set_of(self.rank);
         let comm = self.comms.get(halflap::ids::Id::index(collective.comm)).copied().flatten();
         let (Some((set, place)), Some(comm)) = (place, comm) else {
-            // In no pair of a permutation: nothing comes.
+            // In no pair of a permutation: nothing is received.
             exchange.outs.iter().zip(&collective.arrays).for_each(|(out, array)| {
                 // SAFETY: the plan gives a collective exclusive memory for all its outputs.
                 unsafe { ptr::write_bytes(out.0, 0, array.given) }
@@ -431,7 +431,7 @@ impl MpiCall<'_> {
         let count = self.of.count(array.given, array.dtype.size())?;
         self.run("MPI_Ireduce_scatter_block", |mpi, request| {
             let send = packed.as_ptr().cast();
-            // SAFETY: this many elements for each member, and as many come.
+            // SAFETY: this many elements are sent to and received from each member.
             unsafe {
                 (mpi.functions.ireduce_scatter_block)(
                     send,
@@ -579,7 +579,7 @@ impl MpiCall<'_> {
         for request in requests {
             self.complete(request)?;
         }
-        // SAFETY: the result is that long. Who gets nothing gets zeros.
+        // SAFETY: the result is that long. A rank that receives nothing gets zeros.
         unsafe { ptr::copy_nonoverlapping(came.as_ptr(), to.0, array.given) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Loops and conditionals: where data decide what is issued.
+//! Loops and conditionals: what is issued depends on data.
 
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ impl Issuer<'_> {
             && checks.faults.is_empty()
     }
 
-    /// The tasks that some steps issue, and what the steps give.
+    /// The tasks that some steps issue, and the steps' results.
     fn record<T>(
         &mut self,
         steps: impl FnOnce(&mut Self) -> Result<T, Stopped>,
@@ -215,7 +215,7 @@ impl Issuer<'_> {
             let of = ReadList { label: *label, list };
             let (tasks, ()) = self.record(|own| own.call(frame, branch, of))?;
             each.push(tasks);
-            // One of them runs: what a rank requests is counted for the first, as if that did.
+            // Only one of them runs: requested bytes are counted as if it were the first.
             self.requested = *requested.get_or_insert(self.requested);
         }
         let branches = Branches { selector: address, selector_bytes: *selector_bytes, each };
