@@ -3,13 +3,13 @@
 use super::{Devices, Module, Operand, Phase, Shape};
 use crate::ids::InstrId;
 
-/// The text of a module that does what one instruction does, and nothing else. Its parameters are the instruction's
-/// operands, each once, in their sequence. What was started is ended, too. It is for these devices.
+/// The text of a module that does what one instruction does, and nothing else, for these devices. Its
+/// parameters are the instruction's operands, each once, in order. What it starts, it also ends.
 pub fn alone(module: &Module, instr: InstrId, devices: Devices) -> String {
     let Devices { replicas, partitions } = devices;
     let mut text =
         format!("HloModule only, replica_count={replicas}, num_partitions={partitions}\n");
-    // What follows the first line are tables that metadata refers to.
+    // After the first line come tables that metadata refers to.
     text.push_str(&module.str(module.preamble)[module.header.end as usize..]);
     for id in module.computations().filter(|&id| id != module.entry()) {
         let computation = &module.computations[id];
@@ -66,7 +66,7 @@ fn done(module: &Module, instr: InstrId) -> Option<InstrId> {
     })
 }
 
-/// An instruction's text that takes parameters in place of its operands.
+/// An instruction's text with parameters in place of its operands.
 fn renamed(module: &Module, instr: InstrId, operands: &[Operand]) -> String {
     let instruction = module.instruction(instr);
     let number =
@@ -76,7 +76,7 @@ fn renamed(module: &Module, instr: InstrId, operands: &[Operand]) -> String {
     let names: Vec<String> = names.collect();
     let before = &module.text[instruction.text.start as usize..instruction.payload.start as usize];
     let after = &module.text[instruction.payload.end as usize..instruction.text.end as usize];
-    // A payload is more than operands where there are none, such as that of iota.
+    // Without operands, the text between the parentheses has another meaning, as for iota.
     let payload =
         if names.is_empty() { module.payload(instr).to_owned() } else { names.join(", ") };
     without_controls(&format!("{before}{payload}{after}"))

@@ -1,7 +1,7 @@
 //! Edited computations: a module's text with instructions replaced, added and left out.
 //!
-//! A value keeps its name: what computes it now is written under the name that its readers know, so
-//! no reader changes. What is written is read again and compared with what was promised.
+//! A value keeps its name: the new instruction has the name that readers know, so they do not
+//! change. The edited text is read again and compared with what was promised.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -38,7 +38,7 @@ pub enum DraftError {
 /// Edits of a module.
 pub(crate) struct Draft<'m> {
     module: &'m Module,
-    /// What stands in place of an instruction; nothing, where it is left out.
+    /// The replacement of an instruction; empty if it is removed.
     replaced: BTreeMap<InstrId, Vec<DraftLine>>,
     /// The heads of computations that take or give more.
     heads: BTreeMap<ComputationId, String>,
@@ -157,7 +157,7 @@ impl<'m> Draft<'m> {
         }
         text.push_str(self.module.str(self.module.trailer));
         let after = Module::read(text).map_err(DraftError::Unreadable)?;
-        // A module that does not say how many devices it is for stays one for as many.
+        // A module without a device count keeps the assumed one.
         let after = match self.module.assumed_devices() {
             Some(devices) => u32::try_from(devices.count())
                 .ok()
@@ -223,7 +223,7 @@ impl<'m> Draft<'m> {
         }
     }
 
-    /// The names that an item comes after.
+    /// The names that an item depends on.
     fn reads<'a>(&'a self, item: &DraftItem<'a>) -> Vec<&'a str> {
         match *item {
             DraftItem::New(line, _) => line.reads.iter().map(String::as_str).collect(),
@@ -235,7 +235,7 @@ impl<'m> Draft<'m> {
         }
     }
 
-    /// An order in which everything comes after what it reads, and otherwise stays in its place.
+    /// A stable order in which everything comes after what it reads.
     fn sequence(&self, items: &[DraftItem<'_>]) -> Option<Vec<usize>> {
         // Looked up only.
         let at: HashMap<&str, usize> =

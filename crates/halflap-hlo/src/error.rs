@@ -95,7 +95,7 @@ pub enum Problem {
 impl HloError {
     /// A problem at a byte of a text.
     pub(super) fn at(text: &str, at: usize, problem: Problem) -> HloError {
-        /// How much is shown on either side: lines of HLO can have megabytes.
+        /// How much is shown on either side: a line of HLO can have megabytes.
         const AROUND: usize = 60;
         let at = (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
         let before = &text[..at];
@@ -139,7 +139,7 @@ impl std::error::Error for HloError {}
 /// Why bytes are not a module.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// They cannot be unpacked.
+    /// They cannot be decompressed.
     #[error(transparent)]
     Packed(#[from] ImportError),
     /// The text is wrong.

@@ -1,4 +1,4 @@
-//! A place in a text that moves forward: spaces, names, brackets and strings.
+//! The lexer: a cursor over the text that reads spaces, names, brackets and strings.
 //!
 //! Nothing here recurses or copies: tokens are returned as a [`TextSpan`].
 
@@ -96,7 +96,7 @@ impl<'t> TextCursor<'t> {
         taken
     }
 
-    /// Takes a word if it comes next and does not go on.
+    /// Takes a word if it comes next as a whole.
     pub(super) fn take_word(&mut self, word: &str) -> bool {
         let rest = &self.text.as_bytes()[self.at..];
         let taken = rest.starts_with(word.as_bytes())

@@ -52,9 +52,9 @@ impl Module {
     }
 }
 
-/// So many numbers, of which all but the first are zero.
+/// This many numbers, all zero except the first.
 fn first_of(literal: Literal, count: u64) -> Option<Literal> {
-    /// More would only fill the memory: no text has that many.
+    /// A limit on memory: no real text has more.
     const MOST: u64 = 1 << 32;
     let count = usize::try_from(count).ok().filter(|_| count <= MOST)?;
     Some(match literal {

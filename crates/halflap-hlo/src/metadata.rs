@@ -38,7 +38,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Reads the tables that are there, if any.
+    /// Reads the tables, if there are any.
     pub(super) fn parse(cursor: &mut TextCursor<'_>) -> Result<Tables, HloError> {
         let mut tables = Tables::default();
         loop {

@@ -21,7 +21,7 @@ pub(crate) fn is_free(module: &Module, instr: InstrId) -> bool {
     }
 }
 
-/// Whether an instruction gives just what its only operand gave. An update may also add operands and results.
+/// Whether an instruction returns its only operand. An update may also add operands and results.
 fn is_passed_on(module: &Module, instr: InstrId) -> bool {
     match module.operands(instr) {
         [operand] => {
@@ -32,7 +32,7 @@ fn is_passed_on(module: &Module, instr: InstrId) -> bool {
     }
 }
 
-/// What a collective or a transfer carries.
+/// The payload of a collective or a transfer.
 pub(crate) fn payload(module: &Module, instr: InstrId) -> Payload {
     let operands = module.operands(instr).iter();
     let sent = operands.map(|operand| total_size(module, module.operand_shape(operand))).sum();
@@ -52,7 +52,7 @@ fn dtype(module: &Module, instr: InstrId) -> Option<Dtype> {
     (is_known && types.all(|other| other == first)).then(|| Dtype::named(first.name()))
 }
 
-/// What a collective combines with: a single operation on its two parameters, or another function.
+/// The reduction of a collective: a single operation on its two parameters, or another function.
 pub(crate) fn reduction(
     module: &Module,
     instr: InstrId,
@@ -105,8 +105,8 @@ pub(crate) fn crosses_to_host(module: &Module, instr: InstrId) -> bool {
     leaves.iter().any(is_host)
 }
 
-/// What runs when an instruction starts: the instruction itself or, for the generic form, the one that
-/// its computation is there for; and whether that is a collective among ranks.
+/// What runs when an instruction starts: the instruction itself or, for the generic form, the main
+/// one of its computation; and whether that is a collective among ranks.
 pub fn started(module: &Module, instr: InstrId) -> (InstrId, bool) {
     let wrapped = module.called(instr).first().map(|&inner| module.root(inner));
     let inner = match module.instruction(instr).opcode {
@@ -125,7 +125,7 @@ pub fn started(module: &Module, instr: InstrId) -> (InstrId, bool) {
     (inner, is_collective)
 }
 
-/// The collective in a computation of the generic form; the root where there is none.
+/// The collective in a computation of the generic form; else the root.
 pub(crate) fn innermost_collective(module: &Module, root: InstrId) -> InstrId {
     let mut inside = module.instructions(module.computation_of(root));
     inside.find(|&instr| module.instruction(instr).opcode.is_sync_collective()).unwrap_or(root)

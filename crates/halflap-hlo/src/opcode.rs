@@ -11,7 +11,7 @@ macro_rules! opcodes {
             $($variant,)*
             /// A phase of another operation that runs asynchronously, written short: `reduce-scatter-start`.
             Wrapped(Phase, Wrapped),
-            /// One that is not known.
+            /// An unknown opcode.
             Other,
         }
 
@@ -63,7 +63,7 @@ opcodes! {
     "triangular-solve" TriangularSolve  "xor" Xor
 }
 
-/// A part of what runs asynchronously.
+/// A phase of an asynchronous operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Phase {
@@ -111,7 +111,7 @@ impl Opcode {
         wrapped.unwrap_or(Opcode::Other)
     }
 
-    /// As HLO writes it; nothing where an instruction's own text must say it.
+    /// As HLO writes it; nothing for an unknown one, which only the text names.
     pub fn name(self) -> &'static str {
         ALL.iter().find(|(_, opcode)| *opcode == self).map_or("", |(name, _)| name)
     }

@@ -125,7 +125,7 @@ const CALLS: [&str; 12] = [
     "async_computation",
 ];
 
-/// Attributes that are kept as they are, whatever is in them.
+/// Attributes that are kept verbatim.
 const VERBATIM: [&str; 9] = [
     "sharding",
     "origin",
@@ -157,7 +157,7 @@ struct ModuleReader<'t> {
     names: HashMap<&'t str, InstrId>,
     /// The numbers of its parameters. Looked up only.
     parameters: HashSet<u64>,
-    /// Groups that were found right: most collectives have the same. Looked up only.
+    /// Groups that were already checked: most collectives have the same. Looked up only.
     groups: HashSet<&'t str>,
     /// The number of devices listed in all of these.
     devices: u64,
@@ -251,7 +251,7 @@ impl<'t> ModuleReader<'t> {
         let name = TextSpan::new(start, self.cursor.at);
         let name = TextSpan::new(start, start + self.str(name).trim_end().len());
         let attributes = self.attributes()?;
-        // What is not shorthand in instructions is none here.
+        // Only instructions have shorthand.
         self.is_short = false;
         Ok((name, attributes))
     }
@@ -273,7 +273,7 @@ impl<'t> ModuleReader<'t> {
             self.cursor.skip_space();
             let comments = self.cursor.comments;
             let value = self.value()?;
-            // Values are parsed on demand, by those who know of no comments.
+            // Values are parsed on demand, by code that does not expect comments.
             self.is_short |= self.cursor.comments > comments && !VERBATIM.contains(&self.str(key));
             self.attributes.push(Attribute { key, value });
         }
@@ -344,7 +344,7 @@ impl<'t> ModuleReader<'t> {
         self.cursor.expect(b'{', "'{' before the computation's instructions")
     }
 
-    /// The instructions up to the closing brace; gives the root.
+    /// The instructions up to the closing brace; returns the root.
     fn body(&mut self, id: ComputationId, name: TextSpan) -> Result<InstrId, HloError> {
         self.names.clear();
         self.parameters.clear();
@@ -400,7 +400,7 @@ impl<'t> ModuleReader<'t> {
         self.cursor.skip_space();
         let id = InstrId::from_index(self.instructions.len());
         let shape = match self.has_opcode() {
-            // It is inferred when all is read.
+            // It is inferred after everything was read.
             true => {
                 self.untyped.push(id);
                 Shape::Opaque
@@ -415,7 +415,7 @@ impl<'t> ModuleReader<'t> {
         for place in attributes.start as usize..attributes.end as usize {
             let attribute = self.attributes[place];
             if CALLS.contains(&self.str(attribute.key)) {
-                // Names have no such sign: these are instructions.
+                // Names have no such character: these are instructions.
                 self.is_short |= self.str(attribute.value).contains('=');
                 self.calls.push((id, attribute.value));
             }
@@ -593,7 +593,7 @@ fn names(text: &str, value: TextSpan) -> Result<Vec<(usize, TextSpan)>, HloError
 }
 
 impl Module {
-    /// The computations with those that each calls before it; a circle is refused.
+    /// The computations, callees first; a cycle is refused.
     fn check_calls(&self) -> Result<(), HloError> {
         match self.sort_calls() {
             Ok(_) => Ok(()),
@@ -605,13 +605,13 @@ impl Module {
         }
     }
 
-    /// All computations, those that each calls before it.
+    /// All computations, callees first.
     pub fn callees_first(&self) -> Vec<ComputationId> {
         // That nothing calls itself was checked when the module was read.
         self.sort_calls().unwrap_or_default()
     }
 
-    /// All computations, those that each calls before it; or one that calls itself.
+    /// All computations, callees first; or one that calls itself.
     fn sort_calls(&self) -> Result<Vec<ComputationId>, ComputationId> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {

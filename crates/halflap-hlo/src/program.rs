@@ -30,7 +30,7 @@ pub struct LoweredUnit {
     pub lowered: Lowered,
     /// Its caller; `None` for the entry computation.
     pub caller: Option<Caller>,
-    /// How many run it.
+    /// How many instructions run it.
     pub callers: usize,
 }
 

@@ -1,4 +1,4 @@
-//! That a text that was written is the module that it was written from, in the orders that were asked for.
+//! Proves that a written text is the original module in the requested orders.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use super::steps::{NodePart, NodePlace};
 use super::{HloError, Module, Operand};
 use crate::ids::{ComputationId, InstrId};
 
-/// Why a text that was written cannot leave.
+/// Why a written text is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum WriteError {

@@ -16,14 +16,14 @@ use halflap::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergeClass {
-    /// The collectives, with what they carry.
+    /// The collectives and their payloads.
     pub members: Vec<(String, Bytes)>,
     /// Whether merging them keeps every bit.
     pub is_exact: bool,
 }
 
 impl MergeClass {
-    /// The members in sets of at most so many bytes, neighbours together; no set of one.
+    /// The members in sets of neighbours, each of at most so many bytes; no set of one.
     pub fn sets(&self, most: Bytes) -> Vec<Recipe> {
         let mut sets: Vec<(Vec<String>, Bytes)> = Vec::new();
         for (name, size) in &self.members {
@@ -39,7 +39,7 @@ impl MergeClass {
         sets.filter(|set| set.len() > 1).map(|members| Recipe::Merge { members }).collect()
     }
 
-    /// What all members carry.
+    /// The payload of all members.
     pub fn bytes(&self) -> Bytes {
         self.members.iter().map(|(_, size)| *size).sum()
     }
@@ -112,7 +112,7 @@ fn difference(a: &MergeKey, b: &MergeKey) -> Option<Apart> {
 }
 
 /// The classes of a module. Members have the same number of such collectives before them on the
-/// longest path, so that no set of merges can need each other in a circle.
+/// longest path, so that no set of merges depends on itself.
 pub(super) fn classes(subject: &RecipeSubject<'_>) -> Vec<MergeClass> {
     let module = subject.module;
     let names = subject.named();
@@ -191,7 +191,7 @@ fn merged_name(first: &str, count: usize) -> String {
     format!("{first}_x{count}")
 }
 
-/// What keeps members from being merged.
+/// Why members cannot be merged.
 fn check(
     subject: &RecipeSubject<'_>,
     draft: &Draft<'_>,

@@ -38,8 +38,7 @@ pub enum Recipe {
         /// The collectives; at least two, in the text's sequence.
         members: Vec<String>,
     },
-    /// A collective sends the narrower type: the convert after it goes before it, or the other way
-    /// round.
+    /// A collective sends the narrower type: the convert after it moves before it, or vice versa.
     Narrow {
         /// The collective.
         collective: String,
@@ -80,7 +79,7 @@ impl RecipeKind {
     pub const ALL: [RecipeKind; 4] =
         [RecipeKind::Scatter, RecipeKind::Merge, RecipeKind::Narrow, RecipeKind::Pipeline];
 
-    /// As options and reports call it.
+    /// Its name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             RecipeKind::Scatter => "reduce-scatter",
@@ -90,7 +89,7 @@ impl RecipeKind {
         }
     }
 
-    /// The kind of a name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<RecipeKind> {
         RecipeKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -202,7 +201,7 @@ impl fmt::Display for Apart {
 /// A module with what recipes ask about it.
 pub(crate) struct RecipeSubject<'m> {
     pub(crate) module: &'m Module,
-    /// Who reads an instruction, ascending.
+    /// The readers of an instruction, ascending.
     pub(crate) users: IdVec<InstrId, Vec<InstrId>>,
     /// Whether an instruction has control dependencies, either way.
     bound: IdVec<InstrId, bool>,
@@ -233,7 +232,7 @@ impl<'m> RecipeSubject<'m> {
         self.module.root(self.module.computation_of(instr)) == instr
     }
 
-    /// What keeps any instruction from being changed.
+    /// Why an instruction cannot be changed, whatever it is.
     fn changeable(&self, instr: InstrId) -> Result<(), Refusal> {
         match self.bound[instr] {
             true => Err(Refusal::Controls),
@@ -301,7 +300,7 @@ impl<'m> RecipeSubject<'m> {
         };
         let is_whole =
             || module.operands(instr).iter().all(|operand| element(operand).is_some_and(whole));
-        // Two numbers can be added in two orders only, and both give the same.
+        // The sum of two numbers is the same in either order.
         let is_pair = || module.replica_groups(instr).group_size() <= 2;
         match reduction(module, instr, kind) {
             Some(Reduction::None) => true,
@@ -321,7 +320,7 @@ pub fn find(module: &Module) -> Vec<Found> {
     let is_named =
         |instr: &InstrId| named.get(module.instruction_name(*instr)).is_some_and(|at| at == instr);
     let mut found = Vec::new();
-    // What is written here is thrown away: it shows which recipes go together.
+    // The draft is discarded: it only shows which recipes are compatible.
     let mut draft = Draft::new(module);
     for computation in subject.places() {
         for instr in module.instructions(computation).filter(is_named) {
@@ -359,8 +358,8 @@ pub fn merge_classes(module: &Module) -> Vec<MergeClass> {
     merge::classes(&RecipeSubject::new(module))
 }
 
-/// Applies recipes, all to the same module. The result was read again from its text; with it come
-/// the names of the collectives that the recipes made.
+/// Applies recipes, all to the same module. Returns the changed module, read again from its text,
+/// and the names of the collectives that the recipes made.
 pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>), ChangeError> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();

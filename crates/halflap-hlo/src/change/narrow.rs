@@ -5,25 +5,25 @@ use crate::draft::{Draft, DraftLine};
 use crate::ids::InstrId;
 use crate::{Array, Module, Opcode, Operand};
 
-/// Which way a convert goes past a collective.
+/// The direction in which a convert moves past a collective.
 enum ConvertWay {
-    /// The converts after it go before it.
+    /// The converts after it move before it.
     Before {
-        /// They all give the same type.
+        /// The type that they all convert to.
         converts: Vec<InstrId>,
     },
-    /// The convert before it goes after it.
+    /// The convert before it moves after it.
     After { convert: InstrId },
 }
 
-/// What becomes of a collective.
+/// The change to a collective.
 pub(super) struct NarrowPlan<'s, 'm> {
     subject: &'s RecipeSubject<'m>,
     collective: InstrId,
     way: ConvertWay,
 }
 
-/// Says what becomes of a collective, or why it stays.
+/// The change to a collective, or why there is none.
 pub(super) fn plan<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     collective: InstrId,
@@ -72,7 +72,7 @@ fn static_array<'m>(module: &'m Module, operand: &Operand) -> Result<&'m Array, 
     if array.dynamic { Err(Refusal::Dynamic) } else { Ok(array) }
 }
 
-/// The convert that makes what is sent wider.
+/// The convert to a wider type before the collective.
 fn convert_before(module: &Module, operand: &Operand, bits: u16) -> Option<InstrId> {
     let convert = operand.of;
     let is_convert = module.instruction(convert).opcode == Opcode::Convert;
@@ -109,7 +109,7 @@ impl NarrowPlan<'_, '_> {
         format!("{}[{}]{layout}", like.element.name(), dims.join(","))
     }
 
-    /// The collective of another operand, with all its attributes.
+    /// The same collective with another operand.
     fn collective(&self, shape: &str, operand: &str, metadata: InstrId) -> String {
         let module = self.subject.module;
         let mut text = format!("{shape} {}({operand})", module.opcode_name(self.collective));

@@ -1,14 +1,14 @@
-//! Integers that a module computes from nothing but constants and the number of the device.
+//! Integers that a module computes from constants and the device's number alone.
 
 use std::collections::HashMap;
 
 use crate::ids::InstrId;
 use crate::{Devices, Literal, Module, Opcode};
 
-/// No larger offset is looked at: sums and products of smaller ones do not overflow.
+/// Larger offsets are ignored, so that sums and products do not overflow.
 const LARGEST: i64 = 1 << 31;
 
-/// What an instruction gives on every device, or the same table on all of them.
+/// An instruction's value on every device, or a table that is the same on all.
 #[derive(Clone, Debug, PartialEq)]
 enum Known {
     /// One number for each device.
@@ -33,7 +33,7 @@ impl<'m> Offsets<'m> {
         Offsets { module, devices: replicas * partitions, partitions, known: HashMap::new() }
     }
 
-    /// The number that an instruction gives on each device, if that follows from the device alone.
+    /// An instruction's number on each device, if it depends on the device alone.
     pub(super) fn of(&mut self, instr: InstrId) -> Option<Vec<i64>> {
         match self.known(instr)? {
             Known::Each(numbers) => Some(numbers),
@@ -43,7 +43,7 @@ impl<'m> Offsets<'m> {
     }
 
     fn known(&mut self, instr: InstrId) -> Option<Known> {
-        // Operands come first, so that no chain is too long for the stack.
+        // Operands first, so that long chains do not overflow the stack.
         let mut open = vec![instr];
         while let Some(&top) = open.last() {
             let operands = self.module.operands(top).iter();
@@ -62,7 +62,7 @@ impl<'m> Offsets<'m> {
         self.known.get(&instr).cloned().flatten()
     }
 
-    /// Whether something is computed from an instruction's operands here.
+    /// Whether an instruction's value is computed from its operands here.
     fn is_followed(&self, instr: InstrId) -> bool {
         use Opcode as O;
         matches!(
@@ -157,7 +157,7 @@ impl<'m> Offsets<'m> {
                 Opcode::Remainder => a.checked_rem(b),
                 Opcode::Maximum => Some(a.max(b)),
                 Opcode::Minimum => Some(a.min(b)),
-                // The least, the number, the most.
+                // The lower limit, the number, the upper limit.
                 Opcode::Clamp => Some(b.min(number(third?, device)?).max(a)),
                 _ => None,
             }

@@ -15,7 +15,7 @@ use crate::nature::reduction;
 use crate::{Array, Module, Opcode, Operand, ReplicaGroups};
 use halflap::collective::{CollectiveKind, Reduction};
 
-/// What becomes of an all-reduce.
+/// The change to an all-reduce.
 pub(super) struct ScatterPlan<'s, 'm> {
     subject: &'s RecipeSubject<'m>,
     all_reduce: InstrId,
@@ -29,7 +29,7 @@ pub(super) struct ScatterPlan<'s, 'm> {
     sums: Vec<(InstrId, InstrId)>,
 }
 
-/// How an array is shared out among the ranks of a group.
+/// How an array is divided among the ranks of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ScatterCut {
     dim: usize,
@@ -38,16 +38,16 @@ struct ScatterCut {
     groups: ScatterGroups,
 }
 
-/// The groups of the reduce-scatter, which say who gets which slice.
+/// The groups of the reduce-scatter: the order of members decides who gets which slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScatterGroups {
     /// As they are written for the all-reduce.
     Same,
-    /// The same sets in another sequence.
+    /// The same sets in another order.
     Listed(Vec<Vec<u32>>),
 }
 
-/// Says what becomes of an all-reduce, or why it stays.
+/// The change to an all-reduce, or why there is none.
 pub(super) fn plan<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     offsets: &mut Offsets<'m>,
@@ -74,7 +74,7 @@ pub(super) fn plan<'s, 'm>(
     let sums_cut = |&(sum, _): &(InstrId, InstrId)| {
         module.numbers(sum, "dimensions").contains(&(first.dim as i64))
     };
-    // Each rank sums its slice with its own numbers: only constants are the same on all of them.
+    // Each rank uses its own values on its slice: only constants are the same on all ranks.
     let is_fixed = |&instr: &InstrId| {
         module.operands(instr).iter().all(|operand| {
             region.contains(&operand.of)
@@ -94,7 +94,7 @@ pub(super) fn plan<'s, 'm>(
 
 type SlicedLeaves = Vec<(InstrId, InstrId)>;
 
-/// What is computed element by element from an all-reduce, and who reads that.
+/// Elementwise instructions after an all-reduce, and their readers.
 fn region(
     subject: &RecipeSubject<'_>,
     all_reduce: InstrId,
@@ -141,7 +141,7 @@ fn is_pointwise(module: &Module, instr: InstrId, dims: &[u64]) -> bool {
     let is_same =
         |array: Option<&Array>| array.is_some_and(|array| array.dims == dims && !array.dynamic);
     let is_known = (opcode.is_elementwise() && opcode != Opcode::Map) || opcode == Opcode::Copy;
-    // A conversion of bits can change how many elements there are, but never with equal dimensions.
+    // A bitcast-convert can change the number of elements, but not if dimensions are equal.
     is_known
         && is_same(module.instruction(instr).shape.array())
         && module
@@ -150,7 +150,7 @@ fn is_pointwise(module: &Module, instr: InstrId, dims: &[u64]) -> bool {
             .all(|operand| is_same(module.operand_shape(operand).array()))
 }
 
-/// A single number in every place.
+/// The same number in every element.
 fn is_spread_scalar(module: &Module, instr: InstrId) -> bool {
     let [operand] = module.operands(instr) else { return false };
     module.instruction(instr).opcode == Opcode::Broadcast
@@ -165,7 +165,7 @@ fn is_plain_sum(module: &Module, instr: InstrId) -> bool {
     is_zero && reduction(module, instr, CollectiveKind::AllReduce) == Some(Reduction::Sum)
 }
 
-/// How a slice shares the array out, if each rank takes the slice of its place in its group.
+/// How a slice divides the array, if each rank takes the slice of its position in its group.
 fn cut(
     subject: &RecipeSubject<'_>,
     offsets: &mut Offsets<'_>,
@@ -209,7 +209,7 @@ fn cut(
     })
 }
 
-/// The groups in the sequence of the slices that their members take.
+/// The groups, with members in the order of their slices.
 fn in_sequence(
     module: &Module,
     all_reduce: InstrId,
@@ -238,7 +238,7 @@ fn in_sequence(
 }
 
 impl ScatterPlan<'_, '_> {
-    /// Whether no sum is taken apart.
+    /// Whether no sum is split.
     pub(super) fn sums_exactly(&self) -> bool {
         self.sums.is_empty()
     }
@@ -280,7 +280,7 @@ impl ScatterPlan<'_, '_> {
         self.subject.module.instruction_name(instr)
     }
 
-    /// What the slice of an instruction is called: as the first that slices it.
+    /// The name of an instruction's slice: that of the first instruction that slices it.
     fn shard_name(&self, draft: &mut Draft<'_>, instr: InstrId) -> String {
         match self.slices.iter().find(|(_, of)| *of == instr) {
             Some(&(slice, _)) => self.name(slice).to_owned(),
@@ -308,7 +308,7 @@ impl ScatterPlan<'_, '_> {
         metadata.map_or(String::new(), |text| format!(", metadata={text}"))
     }
 
-    /// The attributes that say who takes part; a channel of its own where there is one at all.
+    /// The attributes for the participants, with a new channel if the old one has a channel.
     fn participants(&self, groups: &ScatterGroups, channel: Option<u64>) -> String {
         let module = self.subject.module;
         let attribute = |key: &str| module.attribute(self.all_reduce, key);
@@ -372,7 +372,7 @@ impl ScatterPlan<'_, '_> {
             module.opcode_name(instr),
             operands.join(", ")
         );
-        // What the partitioner said of the whole does not hold for a slice.
+        // The partitioner's annotation of the whole is wrong for a slice.
         for (key, value) in module.attributes(instr).filter(|(key, _)| *key != "sharding") {
             text.push_str(&format!(", {key}={value}"));
         }

@@ -6,10 +6,10 @@ use crate::ReplicaGroups;
 use halflap::graph::{GroupKind, GroupParts};
 use halflap::ids::{GroupId, Id, IdVec};
 
-/// The process groups and kinds of transfer that are met, each once.
+/// The process groups and kinds of transfer found so far, each once.
 #[derive(Default)]
 pub(super) struct GroupTable {
-    /// By what people call them.
+    /// By display name.
     known: BTreeMap<String, Vec<GroupId>>,
     sets: IdVec<GroupId, Option<ReplicaGroups>>,
     names: IdVec<GroupId, String>,

@@ -48,7 +48,7 @@ pub struct Lowered {
     pub results: Bytes,
     /// For each leaf of the result, the leaf of the parameters that it is.
     pub passed_on: Vec<Option<usize>>,
-    /// Whether it does more than make its result.
+    /// Whether it has side effects.
     pub has_side_effects: bool,
     /// Where its values are kept.
     pub storage: Storage,
@@ -62,7 +62,7 @@ impl Lowered {
         spaces::peaks_of(&self.tenants, order)
     }
 
-    /// The same in the module's own order, beside what the caller has.
+    /// The same in the module's own order, without what the caller holds.
     pub(crate) fn space_inside(&self) -> BTreeMap<u32, Bytes> {
         spaces::inside(&self.tenants)
     }
@@ -190,7 +190,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Notes what a loop, call or conditional runs.
+    /// Records what a loop, call or conditional runs.
     fn call(&mut self, instr: InstrId) {
         let module = self.module;
         let is_loop = module.instruction(instr).opcode == Opcode::While;
@@ -201,7 +201,7 @@ impl Lowering<'_> {
         let units = module.called(instr).iter().filter_map(unit);
         let runs = units.map(|unit| Run { unit, times }).collect();
         let op = OpId::from_index(self.parts.ops.len());
-        // The buffer is added when all others are there.
+        // The buffer is added after all others.
         let inside = BufId::from_index(0);
         self.calls.push(Call { op, inside, runs, is_choice, is_guess: trips.is_none() });
     }
@@ -379,7 +379,7 @@ impl Lowering<'_> {
             return;
         }
         for operand in module.operands(place.instr) {
-            // A value without leaves still has a maker.
+            // A value without leaves still has a producer.
             if let Some(maker) = self.done_step(operand.of) {
                 self.depend(index, maker, self.reads(index, maker));
             }
@@ -403,8 +403,8 @@ impl Lowering<'_> {
         self.module.instruction(instr).opcode.phase()
     }
 
-    /// How a node needs what another one makes. An update goes on with what was started, and does not wait for
-    /// its end.
+    /// How a node depends on another. An update continues an asynchronous operation without waiting
+    /// for its end.
     fn reads(&self, index: usize, maker: usize) -> DepKinds {
         let is_update = self.phase(self.steps.places[index].instr) == Some(Phase::Update);
         let issued = is_update && self.steps.roles[maker] == NodeRole::Start;
@@ -424,7 +424,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The node after which an instruction's values are there, if it is one.
+    /// The node after which an instruction's values are available, if there is one.
     fn done_step(&self, instr: InstrId) -> Option<usize> {
         let base =
             self.module.instructions(self.computation).next().map_or(0, |first| first.index());
@@ -459,7 +459,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Makes a node depend on another one's having run.
+    /// Makes a node depend on the completion of another one.
     fn depend(&mut self, node: usize, on: usize, kinds: DepKinds) {
         let (node, maker) = (OpId::from_index(node), OpId::from_index(on));
         let token = match self.tokens[on] {

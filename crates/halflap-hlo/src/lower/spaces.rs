@@ -1,8 +1,9 @@
-//! Memory other than the device's: that on the chip above all, which `S(1)` names.
+//! Memory spaces other than the device's main memory: above all on-chip memory, `S(1)`.
 //!
-//! A graph has one limit, that of the device's memory. In every other memory space an order needs no more than the
-//! module's own: there are as many bytes as that needs, each buffer takes some that nobody has had yet or those that
-//! were freed first, and comes after all who used them before. So every order of the graph keeps within these bytes.
+//! A graph has one limit, that of the device's memory. In every other memory space an order must
+//! need no more than the module's own order does. Each buffer is assigned bytes of that amount,
+//! unused ones or those that were freed first, and comes after all earlier users of these bytes. So
+//! every order of the graph stays within the limit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,11 +18,11 @@ use halflap::units::Bytes;
 pub(crate) struct Tenant {
     pub(super) space: u32,
     pub(super) size: Bytes,
-    /// The node that makes it; nothing for what is there from the start.
+    /// The node that produces it; none if it exists from the start.
     pub(super) maker: Option<u32>,
     /// The nodes that use it, ascending.
     pub(super) users: Vec<u32>,
-    /// Whether it is there until the end.
+    /// Whether it lives until the end.
     is_kept: bool,
     /// Whether the caller has it, too.
     is_shared: bool,
@@ -109,7 +110,7 @@ pub(super) fn inside(tenants: &[Tenant]) -> BTreeMap<u32, Bytes> {
     peaks(tenants, &|node| node as usize, |tenant| !tenant.is_shared)
 }
 
-/// Who must come after whom, so that every order needs no more than the module's own.
+/// Edges that keep every order within what the module's own needs.
 pub(super) fn bound(tenants: &[Tenant]) -> BTreeSet<(u32, u32)> {
     let own = |node: u32| node as usize;
     let mut after = BTreeSet::new();
@@ -134,11 +135,11 @@ pub(super) fn bound(tenants: &[Tenant]) -> BTreeSet<(u32, u32)> {
     after
 }
 
-/// The bytes of a memory space that nobody has.
+/// The free bytes of a memory space.
 struct Room<'t> {
-    /// Nobody has had these yet.
+    /// Bytes that were never used.
     fresh: i64,
-    /// Those that were freed, the first first, and who had them.
+    /// Freed bytes, the earliest first, with their last owner.
     used: VecDeque<(i64, &'t Tenant)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a parsed instruction must fulfil, because everything after relies on it.
+//! Checks of parsed instructions that all later stages rely on.
 //!
 //! Only what no compiler writes is refused: unknown instructions are accepted.
 
@@ -11,7 +11,7 @@ use crate::ids::InstrId;
 use crate::{Module, Opcode, Phase, Shape, TextSpan};
 
 impl ModuleReader<'_> {
-    /// Refuses an instruction that cannot be meant: called when it and all before it are there.
+    /// Refuses an inconsistent instruction, once it and all before it are parsed.
     pub(super) fn check(&mut self, instr: InstrId) -> Result<(), HloError> {
         let opcode = self.instructions[instr].opcode;
         self.check_count(instr)?;
@@ -62,7 +62,7 @@ impl ModuleReader<'_> {
 }
 
 impl Module {
-    /// That what is taken out of tuples is in them: known when all shapes are.
+    /// Checks tuple elements that are taken out, once all shapes are known.
     pub(super) fn check_elements(&self, untyped: &[InstrId]) -> Result<(), HloError> {
         for instr in self.instructions.ids() {
             if self.instructions[instr].opcode == Opcode::GetTupleElement {

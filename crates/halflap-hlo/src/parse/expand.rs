@@ -1,9 +1,9 @@
 //! Shorthand written out in full.
 //!
-//! HLO that people write has instructions in place of operands, `add(f32[] parameter(0), x)`, and computations in
-//! place of their names, `to_apply={ ... }`. Both get names and lines of their own here, and comments in the values
-//! of attributes are left out, so that the reader and the writer need not know of any of this. What compilers write
-//! never comes here.
+//! Handwritten HLO has instructions in place of operands, `add(f32[] parameter(0), x)`, and
+//! computations in place of their names, `to_apply={ ... }`. Both get names and lines here, and
+//! comments in attribute values are removed, so that the reader and the writer need not handle
+//! them. Compilers do not write shorthand.
 
 use super::super::error::{HloError, Problem};
 use super::super::lex::{TextSpan, Until, is_name};
@@ -66,7 +66,7 @@ impl TextPiece {
         self.text.push_str(&text[range]);
     }
 
-    /// Adds what was not there; errors in it are shown where it stands for something.
+    /// Adds text that is not in the original; errors in it are shown at the text that it replaces.
     fn say(&mut self, said: &str, at: usize) {
         self.pieces.push((self.text.len(), at));
         self.text.push_str(said);

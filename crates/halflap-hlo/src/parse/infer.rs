@@ -10,7 +10,7 @@ pub(super) fn infer(module: &mut Module, untyped: &[InstrId]) -> Result<(), HloE
     if untyped.is_empty() {
         return Ok(());
     }
-    // What a computation gives is known before what calls it.
+    // Callees first, because callers need their results.
     for computation in module.callees_first() {
         for instr in module.instructions(computation) {
             if untyped.binary_search(&instr).is_err() {

@@ -7,7 +7,7 @@ use halflap::ids::{Id, IdVec};
 
 use super::build::PlanError;
 
-/// The computations that were planned before.
+/// The computations that are already planned.
 #[derive(Clone, Copy)]
 pub(super) struct Callees<'a> {
     pub(super) module: &'a Module,
@@ -120,7 +120,7 @@ impl Callees<'_> {
         Ok(call)
     }
 
-    /// A caller of a loop body would lose its result: bodies overwrite it.
+    /// A loop body cannot also be called: bodies overwrite their result.
     fn refuse_body(&self, instr: InstrId, computation: ComputationId) -> Result<(), PlanError> {
         let module = self.module;
         let repeats = |other: InstrId| {

@@ -21,7 +21,7 @@ use crate::{Module, Opcode, SlotOrigin};
 use halflap::ids::IdVec;
 use halflap::units::Bytes;
 
-/// More instructions than this are not computed by one kernel: their numbers would not stay in the nearest cache.
+/// The most instructions in a kernel: values of more would not stay in the first-level cache.
 const MOST: usize = 48;
 
 /// Fuses launches. `fits` says whether instructions, in order, can be one kernel without
@@ -50,7 +50,7 @@ struct Fuser<'a> {
     readers: IdVec<SlotId, Vec<usize>>,
     /// The steps that write each slot, or may.
     writers: IdVec<SlotId, Vec<usize>>,
-    /// The step that allocates each slot, and the last one in which it is there.
+    /// The step that allocates each slot, and the last one in which it is alive.
     life: IdVec<SlotId, (Option<usize>, Option<usize>)>,
     /// The number of waits, calls and loops before each step.
     barriers: Vec<usize>,
@@ -78,7 +78,7 @@ impl<'a> Fuser<'a> {
         fuser
     }
 
-    /// Takes down what a step reads and writes.
+    /// Records what a step reads and writes.
     fn note(&mut self, place: usize, step: &PlanStep) {
         match step {
             PlanStep::Alloc(slot) => self.life[*slot].0 = Some(place),
@@ -121,7 +121,7 @@ impl<'a> Fuser<'a> {
         self.finish()
     }
 
-    /// The kernels that a launch joins, as they are then, and what that changes; nothing, if it stays.
+    /// The kernels that a launch joins, as they become, and the effect; nothing if it stays.
     fn joined(
         &self,
         place: usize,

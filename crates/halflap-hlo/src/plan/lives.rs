@@ -20,15 +20,15 @@ pub struct Check {
     pub died: Vec<SlotId>,
 }
 
-/// A step that was somewhere, or a check.
+/// A step with its old position, or a check.
 enum PlacedItem {
     Step(usize, PlanStep),
     Check(Check),
 }
 
 impl Plan {
-    /// Has memory go just before its last use, or never before the end: a plan that is wrong, to see that
-    /// this is found. Gives whether there is such a plan.
+    /// Injects a fault: memory is freed just before its last use, or only at the end. Returns
+    /// whether the plan allows that.
     pub fn misplace_free(&mut self, slot: SlotId, is_early: bool) -> bool {
         let is_free = |item: &PlacedItem| matches!(item, PlacedItem::Step(_, PlanStep::Free(other)) if *other == slot);
         let mut items = self.take_items();
@@ -72,7 +72,7 @@ impl Plan {
         items
     }
 
-    /// Steps and checks in another sequence; waits still name the steps that they named.
+    /// Steps and checks in another order; waits still refer to the same steps.
     fn put_items(&mut self, items: Vec<PlacedItem>) {
         let mut now = vec![0; items.len()];
         for item in items {

@@ -14,10 +14,10 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | `build` | a module and orders to a program |
-//! | `lives` | which memory must have come and gone at which step |
-//! | `calls` | what callees take and leave |
+//! | `lives` | which memory must be allocated and freed at which step |
+//! | `calls` | the parameters and results of callees |
 //! | `fuse` | fewer kernels: launches that join their readers |
-//! | `peak` | the most that is requested at once |
+//! | `peak` | the peak of requested memory |
 //! | `text` | the program for people, line by line, and hashes of the lines |
 
 mod build;
@@ -74,7 +74,7 @@ impl Comm {
 /// A stream that overlaps compute, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// Who communicates on it, or what is transferred.
+    /// The devices that communicate on it, or what is transferred.
     pub name: String,
 }
 
@@ -95,7 +95,7 @@ pub struct Plan {
     pub checks: Vec<Check>,
 }
 
-/// Something that is done.
+/// A step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanStep {
     /// Allocates memory.
@@ -135,7 +135,7 @@ pub enum PlanStep {
 pub struct PlannedWork {
     /// The instruction whose value it computes; of a start of the generic form, the start.
     pub instr: InstrId,
-    /// What else is computed on the way, if anything is.
+    /// Intermediate instructions, if there are any.
     pub fused: Option<Fused>,
     /// What it reads, each once.
     pub reads: Vec<SlotId>,
@@ -178,9 +178,9 @@ pub struct PlannedCall {
     pub arguments: Vec<SlotId>,
     /// The caller's memory that is allocated with it, to be copied to.
     pub allocated: Vec<SlotId>,
-    /// The caller's memory that it makes its results in, as it was there before: its slot, the caller's.
+    /// The caller's memory that it writes results to directly: its slot, the caller's.
     pub lent: Vec<(SlotId, SlotId)>,
-    /// Memory that it makes and that is the caller's afterwards: its slot, the caller's slot.
+    /// Memory that it allocates and the caller takes over: its slot, the caller's.
     pub adopted: Vec<(SlotId, SlotId)>,
     /// What is copied at its end: from its slot to the caller's.
     pub copied: Vec<(SlotId, SlotId)>,

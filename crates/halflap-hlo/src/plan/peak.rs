@@ -1,4 +1,4 @@
-//! The most that is requested at once, step by step.
+//! The peak of requested memory, step by step.
 
 use super::{Plan, PlanStep, PlannedCall, Program};
 use crate::SlotOrigin;

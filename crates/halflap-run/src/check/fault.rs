@@ -22,7 +22,7 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// How long other ranks may take to reach the same fault.
 const GRACE_MICROS: libc::useconds_t = 200_000;
-/// Signals that the system itself raises.
+/// The code of signals that the operating system itself raises.
 const SI_KERNEL: libc::c_int = 0x80;
 const UNALIGNED: &str =
     "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";

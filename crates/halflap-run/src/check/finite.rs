@@ -44,7 +44,7 @@ macro_rules! looked_at {
         fn $name(bytes: &[u8], infinity: $unsigned) -> Worst {
             const SIGN: $unsigned = 1 << (<$unsigned>::BITS - 1);
             let (elements, _) = bytes.as_chunks::<{ size_of::<$unsigned>() }>();
-            // Both fit in a signed integer, which old machines compare faster.
+            // Without the sign bit it fits a signed integer, which old machines compare faster.
             let reaches = |limit: $signed| {
                 elements.chunks(PIECE).any(|piece| {
                     let over = |element: &[u8; size_of::<$unsigned>()]| {

@@ -84,7 +84,7 @@ impl<'m> FormulaBuilder<'m> {
         let mut builder = FormulaBuilder { module, formula: Formula::default() };
         let mut frame = TermFrame::new();
         for operand in module.operands(instr) {
-            // An operand that occurs twice is two inputs; the frame holds one of them, and both are equal.
+            // An operand that occurs twice is two inputs; the frame holds one, and both are equal.
             let kinds = leaf_kinds(module, operand.of)?;
             let range = operand_leaves(module, operand);
             let known =

@@ -38,8 +38,8 @@ impl Combiner {
         self.opcode
     }
 
-    /// Combines parts of the same length, in order. Panics if lengths differ or memory is not aligned
-    /// to the type.
+    /// Combines parts of the same length, in order. Panics if lengths differ or memory is not
+    /// aligned to the type.
     pub fn combine(&self, parts: &[&[u8]], out: &mut [u8]) {
         const BLOCK: usize = 1024;
         let (stored, size) = (self.dtype.size(), computed_as(self.dtype).size());

@@ -142,8 +142,8 @@ impl<T: Scalar> LineTransform<T> {
         self.chirp.as_ref().map_or(self.len, |chirp| chirp.padded.len)
     }
 
-    /// Transforms lines in the first planes, with the second as scratch; returns the planes that have
-    /// the result.
+    /// Transforms lines in the first planes, with the second as scratch; returns the planes that
+    /// have the result.
     pub(super) fn run<'a>(
         &self,
         lines: Planes<'a, T>,

@@ -1,8 +1,8 @@
 //! Products of two matrices, by the matrix library.
 //!
 //! The library's kernels for complex numbers took a tenth of halflap's build time, and programs
-//! rarely multiply complex matrices. Those are computed as four products of their real and imaginary
-//! parts, which are matrices with twice the strides.
+//! rarely multiply complex matrices. Those are computed as four products of their real and
+//! imaginary parts, which are matrices with twice the strides.
 
 use std::ops::{Add, Mul, Neg};
 

@@ -273,8 +273,8 @@ impl LoopWalk {
         self.by == strides(&self.dims)
     }
 
-    /// Whether consecutive reads are far apart while another loop goes along the memory: a block would
-    /// touch a cache line for each element, and the next block the same ones again.
+    /// Whether consecutive reads are far apart while another loop goes along the memory: a block
+    /// would touch a cache line for each element, and the next block the same ones again.
     pub(super) fn is_across(&self) -> bool {
         const FEW: usize = 8;
         let Some((&by, outer)) = self.by.split_last() else { return false };
