@@ -52,7 +52,7 @@ impl Serialize for Owned<'_> {
     }
 }
 
-/// JSON has nothing for what is no number.
+/// JSON has no NaN and no infinities.
 fn written_number<S: Serializer>(number: f64, to: S) -> Result<S::Ok, S::Error> {
     if number.is_finite() {
         to.serialize_f64(number)

@@ -1,5 +1,5 @@
-//! The part of the Python module that is written in Rust: typed requests, with the interpreter free
-//! meanwhile and Ctrl-C heard. What people call is in `python/halflap`.
+//! The part of the Python module that is written in Rust: typed requests, during which the
+//! interpreter is free and Ctrl-C works. The public functions are in `python/halflap`.
 
 mod json;
 mod options;
@@ -36,9 +36,9 @@ create_exception!(halflap, NotValid, Error, "An order was to be proved, and it i
 create_exception!(halflap, RunFailed, Error, "What was run did not complete.");
 create_exception!(halflap, InternalError, Error, "A bug in halflap; the input is not at fault.");
 
-/// How often Ctrl-C is listened for.
+/// How often Ctrl-C is checked for.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// How long a command that was told to end may take for it before it is left to itself.
+/// How long a command may take to stop before it is abandoned.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Orders and their figures: nothing was rendered for them.
@@ -133,8 +133,8 @@ impl From<PyInput> for Input {
     }
 }
 
-/// Does work on a thread of its own, because only this one can be told of signals; its result has no
-/// reader once we gave up.
+/// Does work on another thread, because only this one can receive signals; its result is dropped
+/// once we gave up.
 fn apart<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(Stop) -> Result<T, Failed> + Send + 'static,

@@ -17,7 +17,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
 use crate::{BadInput, PyInput};
 
-/// Keyword arguments, each of which is taken once. None is as good as nothing.
+/// Keyword arguments, each of which is taken once. None means that it is not given.
 pub struct Options<'py>(Bound<'py, PyDict>);
 
 impl<'py> Options<'py> {
@@ -25,7 +25,7 @@ impl<'py> Options<'py> {
         given.copy().map(Options)
     }
 
-    /// Refuses what nobody took.
+    /// Refuses arguments that were not used.
     pub fn finish(self) -> PyResult<()> {
         match self.0.keys().iter().next() {
             Some(name) => Err(BadInput::new_err(format!("unexpected argument {name} found"))),

@@ -246,7 +246,7 @@ pub fn name_written() {
         return;
     }
     if !HAS_DATA.load(Ordering::Relaxed) {
-        // Nobody misses the names where nobody reads.
+        // Names are of no use if nothing reads them.
         let _ = print(&text);
     } else if terminal::is_seen(&io::stderr()) {
         eprint!("{text}");

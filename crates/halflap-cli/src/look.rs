@@ -172,7 +172,7 @@ impl Answer for Looked {
 impl Looked {
     /// What would make the step shorter, beginning with a search.
     fn advise(&self, edges: Edges) -> Result<Vec<Advice>, Failed> {
-        // The limit may come from a file: it is told as a multiple, as a schedule's default is.
+        // The limit may come from a file: it is shown as a multiple, as a schedule's default is.
         let times = self.all.last().map_or(1.0, |entry| {
             entry.found.limit.0 as f64 / entry.priced.peak_before().0.max(1) as f64
         });

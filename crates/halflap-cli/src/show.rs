@@ -1,4 +1,4 @@
-//! Units on the terminal: a module's all in a table, and one by one.
+//! Units on the terminal: all of a module in a table, and each in detail.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ use crate::terminal;
 
 /// How many collectives a table on the terminal has.
 pub const ROWS: usize = 20;
-/// How many units are shown one by one, unless one is requested.
+/// How many units are shown in detail, unless one is requested.
 pub const SECTIONS: usize = 3;
 
 /// Programs longer than this are explained with a notice.

@@ -76,7 +76,7 @@ pub struct Peak {
 const OWNERS: usize = 5;
 
 /// How many collectives are examined, times the operations of the program: each takes time in
-/// proportion to it, and nobody reads thousands of them.
+/// proportion to it, and thousands of them would not be read.
 const WORK: usize = 20_000_000;
 
 /// So many are examined however long the program is.

@@ -73,7 +73,7 @@ class Graph:
         return self._path if self._path is not None else "<graph>"
 
     def check(self) -> Graph:
-        """Reads it; raises `BadInput` where it is no program."""
+        """Reads it; raises `BadInput` if it is not a program."""
         simulate(self)
         return self
 
@@ -98,10 +98,10 @@ def _is_text(source: str) -> bool:
 
 
 class Report:
-    """A page to look at in a browser; a notebook shows it."""
+    """A page for a browser; notebooks display it."""
 
     def __init__(self, page: str) -> None:
-        #: The page, which needs nothing else.
+        #: The page as one self-contained file.
         self.html = page
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -120,7 +120,7 @@ class Report:
 
 
 class _Result:
-    """An answer: held by the library, rendered as a dictionary, text or a page when that is asked for."""
+    """An answer, held by the library and rendered as a dictionary, text or a page on demand."""
 
     def __init__(self, held: _halflap.Held) -> None:
         self._held = held
@@ -220,7 +220,7 @@ class Schedule(_Result):
 
     @property
     def bound(self) -> float | None:
-        """What no order can beat, of those that keep the same collective order; of an HLO module that of its
+        """A lower bound for all orders that keep the same collective order; for an HLO module, that of its
         entry computation."""
         return self._figures.bound
 
@@ -255,7 +255,7 @@ class Simulation(_Result):
 
     @property
     def bound(self) -> float | None:
-        """What no order can beat, of those that keep the same collective order; None for an HLO module, whose
+        """A lower bound for all orders that keep the same collective order; None for an HLO module, whose
         computations each have one."""
         return self._figures.bound
 
@@ -473,7 +473,7 @@ def verify(
     collective_order: CollectiveOrder | None = None,
     order_collectives: Literal["group", "all"] | None = None,
 ) -> str:
-    """Proves an order and says what it needs; raises `NotValid` where it is wrong."""
+    """Proves an order and says what it needs; raises `NotValid` if it is wrong."""
     options = {
         "memory_budget": memory_budget,
         "collective_order": collective_order,

@@ -152,12 +152,12 @@ class Module(Graph):
 
 
 def _is_key(value: Any) -> bool:
-    """Whether it is a random key, which is an array of bits to XLA and no array to numpy."""
+    """Whether it is a random key: an array of bits to XLA, but not an array to numpy."""
     return hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 class Run:
-    """What a run gave."""
+    """The result of a run."""
 
     def __init__(self, module: Module, ranks: list[list[np.ndarray]], printed: str) -> None:
         #: For each rank its parts of the outputs, in the order of the function's leaves.
@@ -167,7 +167,7 @@ class Run:
 
     @property
     def value(self) -> Any:
-        """What the function gives, with whole arrays of numpy."""
+        """The function's result, as whole numpy arrays."""
         infos = jax.tree.leaves(self._module.compiled.out_info)
         wholes = []
         for number, (info, sharding) in enumerate(zip(infos, self._module._outputs)):

@@ -176,7 +176,7 @@ pub struct Debug {
     /// An HLO module, plain or gzipped.
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     pub module: Option<String>,
-    /// A torch program to run again and again, such as -- python train.py; torchrun is fine, too.
+    /// A torch program to run repeatedly, such as -- python train.py; torchrun works, too.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
     #[command(flatten)]

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_equals_itself_alone() {
+    fn nan_equals_only_nan() {
         let nan = Tensor::of(&[1], &[f32::NAN]);
         let one = Tensor::of(&[1], &[1.0f32]);
         assert_eq!(apart(&nan, &nan, Tolerances::default()), None);

@@ -4,9 +4,9 @@
 //! Some drag it further, with all that it is bound to on the way: a gradient and its all-reduce are
 //! worth moving only together.
 //!
-//! A long order is annealed in regions, one after the other and again and again, because a board
-//! keeps only its region up to date: the work of a sweep grows with the order's length, not with its
-//! square. Temperatures are measured in the mean run time of a collective.
+//! A long order is annealed in regions, in repeated sweeps, because a board keeps only its region up
+//! to date: the work of a sweep grows with the order's length, not with its square. Temperatures are
+//! measured in the mean run time of a collective.
 
 use std::ops::{ControlFlow, Range};
 
@@ -77,13 +77,13 @@ const MANNERS: [Manner; 4] = [
     Manner { drags: 12, guided: 25, hot: 1.0 },
 ];
 
-/// Told of work done, in steps; says whether to go on.
+/// Reports work done, in steps; returns whether to continue.
 pub(super) type Tick<'a> = &'a dyn Fn(usize) -> ControlFlow<()>;
 
-/// Searches from an order, until it is done or told to stop.
+/// Searches from an order, until it is done or stopped.
 pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: Tick<'_>) -> Found {
     let mut search = Search::new(program, start, chain);
-    // Told to stop, it gives what it has.
+    // If it is stopped, what it has found is used.
     let _ = search.run(chain, tick);
     Found { peak: search.board.peak(), order: search.board.order }
 }

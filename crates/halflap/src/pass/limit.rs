@@ -45,7 +45,7 @@ pub enum Limit {
 /// Why a group could not carry a neighbour along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotGrouped {
-    /// It is a collective, which would then move unasked.
+    /// It is a collective, which must not move along.
     Collective,
     /// It is a wait, which was placed already.
     Wait,

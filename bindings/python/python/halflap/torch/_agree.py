@@ -29,7 +29,7 @@ from torch.distributed import distributed_c10d
 
 from ._ranks import RanksDiffer
 
-#: How the cell of a rank begins that does not run a free order.
+#: The prefix of a cell whose rank does not run a free order.
 KEPT = "kept"
 
 #: The whole cell of a rank that others gave up waiting for.
@@ -47,7 +47,7 @@ INTERVAL = 0.02
 
 
 class Skeleton(NamedTuple):
-    """What ranks agree on, and what this rank has to offer."""
+    """What ranks agree on, and what this rank proposes."""
 
     name: str
     #: The process groups by name, in the sequence of their first use, which numbers them: names
@@ -187,7 +187,7 @@ class Decisions:
         return {} if not free or is_alone() else free
 
     def outcome(self, skeleton: Skeleton) -> str:
-        """What came of it: ``free``, ``kept``, or ``not run yet``."""
+        """The decision: ``free``, ``kept``, or ``not run yet``."""
         orders = self.current().orders
         if skeleton.key not in orders:
             return "not run yet"
@@ -298,7 +298,7 @@ def _did_not_come(rank: int) -> RanksDiffer:
 
 
 def is_alone() -> bool:
-    """Whether there is nobody to agree with."""
+    """Whether there are no other ranks to agree with."""
     return not dist.is_initialized() or dist.get_backend() == "fake"
 
 
@@ -313,11 +313,11 @@ class Cells:
         self.own = json.dumps({"order": skeleton.order, "groups": groups})
 
     def put(self, rank: int, value: str) -> str:
-        """Writes a cell if nobody has, and gives what is in it."""
+        """Writes a cell unless it was written before, and returns its content."""
         return self._store.compare_set(f"{self._name}/{rank}", "", value).decode()
 
     def write_own(self) -> str:
-        """Writes this rank's own cell, and gives what is in it."""
+        """Writes this rank's own cell, and returns its content."""
         return self.put(dist.get_rank(), self.own)
 
     def read(self, rank: int) -> str | None:
@@ -326,7 +326,7 @@ class Cells:
         return self._store.get(key).decode() if self._store.check([key]) else None
 
     def wait_for(self, ranks: Iterable[int]) -> None:
-        """Says whom this rank waits for, and in what."""
+        """Publishes which rank this one waits for, and in which graph."""
         waiting = {"in": self._name, "for": sorted(ranks)}
         self._store.set(f"waiting/{dist.get_rank()}", json.dumps(waiting))
 

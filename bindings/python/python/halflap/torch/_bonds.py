@@ -17,7 +17,7 @@ class Bound(Protocol):
 
     #: Among collectives: it communicates, or may, in ways that we do not know.
     keeps_place: bool
-    #: Others may notice when it runs.
+    #: It has observable effects.
     is_pinned: bool
 
 

@@ -69,7 +69,7 @@ def generates_both(generate: Generate, on_failure: Callable[[Build, Exception], 
 
 
 def can_have_several(graph: GraphLowering) -> bool:
-    """Programs that leave this process, and those that are no text, have one order."""
+    """Programs that leave this process, and those that are not text, have one order."""
     if getattr(torch.compiler.config, "compile_on_one_rank", False):
         return False
     special = ("aot_mode", "fx_wrapper", "is_const_graph")

@@ -34,7 +34,7 @@ KNOWN = {
 #: Namespaces whose operators never communicate, whatever they are called.
 LOCAL = ("aten", "prims", "inductor", "prim")
 
-#: Torch's own operators that communicate and compute at once: nobody has to name them.
+#: Torch's own operators that communicate and compute at once: users need not name them.
 SYMMETRIC_MEMORY = "symm_mem::"
 
 LOOKS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all")
@@ -72,7 +72,7 @@ def is_known(name: str) -> bool:
 
 
 def looks_collective(name: str) -> bool:
-    """Whether an operator that nobody declared probably communicates."""
+    """Whether an undeclared operator probably communicates."""
     namespace, _, operation = name.partition("::")
     is_local = namespace in LOCAL or namespace in NAMESPACES or name in KNOWN
     return not is_local and LOOKS.search(operation) is not None

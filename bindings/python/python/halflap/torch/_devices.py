@@ -84,7 +84,7 @@ def reported_name() -> str | None:
         if kind.is_available():
             try:
                 return kind.get_device_name()
-            except Exception:  # A driver in trouble is no reason for us to fail.
+            except Exception:  # A broken driver must not make us fail.
                 return "without a name"
     return None
 

@@ -199,7 +199,7 @@ class Program:
         return sum([size if (size := sizes[name]) < most else most for name in names])
 
     def _is_inner(self, name: str) -> bool:
-        """What nobody outside of its maker sees is never in memory."""
+        """A value that is used only within its producer is never in memory."""
         _, buffer = self._made[name]
         is_renamed = name in self.scheduler.mutation_real_name
         return not (buffer["users"] or buffer["output"] or is_renamed)

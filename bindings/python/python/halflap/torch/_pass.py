@@ -65,7 +65,7 @@ class Options:
     effort: str
     #: As `described`, or None for that of the process that compiles.
     device: str | None
-    #: What the user says of them.
+    #: The user's description of them.
     ranks_per_node: int | None
     #: What sizes are assumed to be that depend on data; None is Inductor's own assumption.
     unbacked: int | None
@@ -322,7 +322,7 @@ class OverlapPass:
         return program
 
     def bound(self, snodes: list[Any]) -> list[Any] | None:
-        """The same for a pass that asks nobody: other ranks may still run what was agreed on."""
+        """The same for a pass that does not ask other ranks: they may still run what was agreed on."""
         asks = self.options.collective_order == "auto" and self.torchs is None
         # What is measured runs on all ranks at once.
         if asks or current_building() is not None or not decisions.binding():
@@ -355,7 +355,7 @@ class OverlapPass:
             return snodes
 
     def may_differ(self, problem: Exception) -> RanksDiffer:
-        """Where torch's order will not do."""
+        """Torch's order cannot be used."""
         return RanksDiffer(
             f"halflap failed on this rank, perhaps on this one alone ({type(problem).__name__}: {problem}); the "
             "others may issue their collectives in another order than torch's"
@@ -485,7 +485,7 @@ def _write(folder: str, name: str, content: bytes) -> str:
 
 
 def _tell(ran: Ran) -> None:
-    """Says what was done, wherever somebody may look."""
+    """Reports what was done: in the log, the trace and the report."""
     result = ran.schedule
     assert result is not None
     summary = f"modelled on    {ran.modelled_on}\n{_told_sizes(ran.assumed_sizes)}{result}"
@@ -508,7 +508,7 @@ def _told_sizes(assumed: dict[str, int]) -> str:
 
 
 def _trace(name: str, payload: Callable[[], str]) -> None:
-    """Adds an artifact to torch's structured trace, if somebody traces."""
+    """Adds an artifact to torch's structured trace, if tracing is on."""
     trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": "string"}, payload_fn=payload)
 
 

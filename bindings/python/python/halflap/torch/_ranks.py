@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-#: How long a rank waits for the others, unless it is told otherwise.
+#: How long a rank waits for the others by default.
 PATIENCE = 60.0
 
 #: How many graphs this process has had compared, for each set of ranks.

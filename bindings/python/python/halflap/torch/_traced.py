@@ -2,7 +2,7 @@
 torch.profiler, recorded while every collective is waited for at once.
 
 A collective's kernel runs on every rank until the last one has come: it is shortest there, where it
-waits for nobody.
+waits for no other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watches what torch compiles, so that no graph goes past us without a word.
+"""Watches what torch compiles, so that no graph is missed silently.
 
 Every graph that torch.compile compiles goes through some of these calls, in this sequence:
 
@@ -162,7 +162,7 @@ def _settle() -> None:
 
 
 def _quietly(look: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's internals change, and a run must not fail because of what we want to know."""
+    """Torch's internals change, and a run must not fail because of our bookkeeping."""
 
     @functools.wraps(look)
     def guarded(*given: Any) -> Any:

@@ -1,8 +1,8 @@
 """Whether all ranks that communicate in an FX graph are about to do the same to it.
 
 By the cells of `_agree`, when the pass runs: every rank writes what it would do, once, and reads
-what the others wrote. All cells alike means that it is done, anything else that nobody does. So it
-needs a pass that runs on every rank, with no compile cache before it.
+what the others wrote. If all cells are equal, all ranks do it; otherwise none does. So it needs a
+pass that runs on every rank, with no compile cache before it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people call."""
+"""The public functions."""
 
 from __future__ import annotations
 
@@ -133,6 +133,6 @@ class _Chain(GraphPass):
         super().__call__(graph)
 
     def uuid(self) -> str | None:
-        """Nothing is cached where a pass of the user's says no more than its name."""
+        """Nothing is cached if a pass of the user has no uuid."""
         known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self._first]
         return None if None in known else f"{known} {super().uuid()}"

@@ -19,7 +19,7 @@ class Fixed(NamedTuple):
     """What no order may change."""
 
     nodes: frozenset[Node]
-    #: What others may notice, in sequence.
+    #: Observable effects, in sequence.
     effects: list[Node]
     #: For each memory that is written to: its writes, each with what read it since the last one.
     accesses: dict[Node, list[tuple[Node | None, frozenset[Node]]]]

@@ -229,7 +229,7 @@ class _Run:
         into the best one that keeps theirs."""
         before, program = list(self.graph.nodes), self.program
         if order != "kept":
-            # Whatever may go wrong does so before others rely on it.
+            # Anything that can fail does so before other ranks rely on it.
             self._move(program, found, order)
             if not self._agreed(json.dumps(_issued(program, found.order))):
                 arrange(self.graph, before)
@@ -314,7 +314,7 @@ class _Run:
         return self._schedule(text, self._order(), rewrite=["merge"], **machine)
 
     def _exposed(self, text: bytes, found: Schedule) -> frozenset[str]:
-        """The collectives that are worth cutting: compute stands still for them."""
+        """The collectives that are worth cutting: compute stalls on them."""
         ran = simulate(Given(text), found.order, collective_order=self._order()).collectives
         least = EXPOSED * found.step_time
         return frozenset(one["node"] for one in ran if one["exposed"] > least)
@@ -385,7 +385,7 @@ class Attempt:
         return self if self.found is not None and self.found.step_time < time else None
 
     def exposed(self) -> frozenset[str]:
-        """Collectives for which compute still stands still."""
+        """Collectives that compute still stalls on."""
         return self.run._exposed(self.text, self.found)
 
     def decision(self) -> str:
@@ -414,8 +414,8 @@ def deciding(asked: Asked) -> str:
 
 
 def _fail(changed: Changed, problem: Exception, asked: Asked, needs_all: bool) -> None:
-    """Notes and says why a graph stays as it is. Where other ranks may have changed it, and nobody
-    asked them, that would not do."""
+    """Records and reports why a graph stays as it is. Raises if other ranks may have changed it without
+    an agreement."""
     changed.failure = f"{type(problem).__name__}: {problem}"
     changed.schedule = None
     is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))

@@ -91,7 +91,7 @@ class Program:
         return size
 
     def _freeable_inputs(self) -> list[dict[str, Any]]:
-        """What a backward graph is given that nobody else holds: saved activations."""
+        """Inputs of a backward graph that nothing else holds: saved activations."""
         given = [node for node in self.fx.nodes if node.op == "placeholder"]
         is_backward = any(node.name.startswith("tangents") for node in given)
         found = []

@@ -41,7 +41,7 @@ class Sizes:
         return product
 
     def bytes_of(self, value: Any) -> int:
-        """Of a tensor, or of all in a tuple or list; nothing for what is no tensor."""
+        """Of a tensor, or of all in a tuple or list; empty for anything else."""
         if isinstance(value, torch.Tensor):
             return self.product(value.shape) * value.element_size()
         if isinstance(value, (tuple, list)):

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::text;
 
-/// More of a kind are not listed one by one.
+/// The most of a kind that are listed individually.
 const LISTED: usize = 3;
 
 /// The account of a run.
