@@ -37,7 +37,7 @@ macro_rules! elements {
         #[allow(missing_docs)]
         pub enum ElementType {
             $($variant,)*
-            /// One that is not known; so many bits, to judge by its name.
+            /// One that is not known; this many bits, to judge by its name.
             Other { bits: u16 },
         }
 

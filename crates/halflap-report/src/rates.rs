@@ -71,7 +71,7 @@ struct Achieved {
     shortest: Nanos,
 }
 
-/// The rate of each collective of a program or rank with so many groups.
+/// The rate of each collective of a program or rank with this many groups.
 pub(crate) fn bus_rates(groups: usize, collectives: &[Moved]) -> Vec<Option<BusRate>> {
     let none = Achieved { best: Bandwidth(0.0), shortest: Nanos::LONGEST };
     let mut achieved: IdVec<GroupId, Achieved> = IdVec::filled(none, groups);
@@ -112,7 +112,7 @@ pub struct KernelRate {
 }
 
 impl KernelRate {
-    /// The rate of so much work in a time; `None` where there is neither.
+    /// The rate of this much work in a time; `None` where there is neither.
     pub(crate) fn of(flops: Flops, time: Nanos, device: Option<&Device>) -> Option<KernelRate> {
         let flops = (flops.0 > 0.0 && time > Nanos::ZERO).then(|| flops / time)?;
         Some(KernelRate { flops, of_peak: device.map(|device| flops.0 / device.peak.0) })

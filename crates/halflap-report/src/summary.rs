@@ -13,7 +13,7 @@ use halflap::schedule::PassRun;
 use halflap::simulate::Bound;
 use halflap::units::{Bytes, Nanos};
 
-/// A schedule against the input order. Exposed time is what compute stands still for in the
+/// A schedule against the input order. Exposed time is how long compute stalls in the
 /// simulation; the passes estimate it by the rule of [`halflap::overlap`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub struct Summary {
     pub communication: Nanos,
     /// What compute stood still for in the input order.
     pub exposed_before: Nanos,
-    /// What compute stands still for now.
+    /// How long compute stalls now.
     pub exposed: Nanos,
     /// What the passes' rule says was exposed in the input order.
     pub estimated_before: Nanos,
@@ -56,7 +56,7 @@ pub struct Row {
     pub time: Nanos,
     /// How long compute stood still for it in the input order.
     pub exposed_before: Nanos,
-    /// How long compute stands still for it now.
+    /// How long compute stalls on it now.
     pub exposed: Nanos,
     /// What the passes' rule says was exposed in the input order.
     pub estimated_before: Nanos,

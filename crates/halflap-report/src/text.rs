@@ -113,7 +113,7 @@ pub fn labelled(label: &str, value: &str, style: &Style) -> String {
     format!("{} {lines}\n", style.paint(&format!("{label:<14}"), Tone::Heading))
 }
 
-/// Text that is broken at spaces where the terminal ends; further lines start with so many.
+/// Text that is broken at spaces where the terminal ends; further lines start with this many.
 pub(super) fn wrapped(text: &str, indent: usize, style: &Style) -> String {
     let most = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));
     let mut wrapped = String::new();
@@ -151,7 +151,7 @@ pub fn printable(name: &str) -> String {
     printable_up_to(name, 60)
 }
 
-/// The same, in at most so many columns.
+/// The same, in at most this many columns.
 pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
     let clean = name.chars().flat_map(|letter| match is_invisible(letter) {
         true => letter.escape_default().collect::<Vec<char>>(),

@@ -53,7 +53,7 @@ pub fn columns(text: &str) -> usize {
     text.chars().map(of_letter).sum()
 }
 
-/// As much of the beginning of a text as fits into so many columns.
+/// As much of the beginning of a text as fits into this many columns.
 pub fn start(text: &str, most: usize) -> &str {
     let mut used = 0;
     let end = text.char_indices().find(|(_, letter)| {
@@ -63,7 +63,7 @@ pub fn start(text: &str, most: usize) -> &str {
     end.map_or(text, |(end, _)| &text[..end])
 }
 
-/// Text with spaces behind it up to so many columns.
+/// Text with spaces behind it up to this many columns.
 pub(crate) fn padded(text: &str, to: usize) -> String {
     format!("{text}{:1$}", "", to.saturating_sub(columns(text)))
 }

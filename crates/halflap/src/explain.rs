@@ -39,9 +39,9 @@ pub struct Held {
 pub enum Holder {
     /// The step is as short as any can be: its exposure costs nothing that could be saved.
     Optimal,
-    /// Issued at another place, within the limit, the step would be shorter by so much.
+    /// Issued at another place, within the limit, the step would be shorter by this much.
     Misplaced(Nanos),
-    /// Its wait at a later place, within the limit, and the step would be shorter by so much.
+    /// Its wait at a later place, within the limit, and the step would be shorter by this much.
     WaitMisplaced(OpId, Nanos),
     /// Issued earlier it would cost less, but so many bytes more than the limit would then be alive.
     Memory(Bytes),
@@ -52,7 +52,7 @@ pub enum Holder {
     /// It blocks: no wait belongs to it.
     Synchronous,
     /// The order of collectives is kept. Moving it or its wait alone helps only where that breaks the
-    /// order, and then makes the step shorter by so much, within the limit.
+    /// order, and then makes the step shorter by this much, within the limit.
     KeptOrder(Nanos),
     /// No gain was found in moving it earlier or its wait later, with all else as it is.
     NothingGained,

@@ -116,7 +116,7 @@ impl Origin {
         }
     }
 
-    /// For each of so many old operations the new one that does what it did: itself, the merged
+    /// For each of this many old operations the new one that does what it did: itself, the merged
     /// collective of a member, the copy or the wait in place of a wait.
     pub fn carriers(&self, old: usize) -> IdVec<OpId, Option<OpId>> {
         let rank = |part: Part| match part {

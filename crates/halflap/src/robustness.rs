@@ -17,9 +17,9 @@ use crate::units::Nanos;
 pub enum Variation {
     /// Every run time is up to 30% longer or shorter, drawn from a seed.
     Times(u64),
-    /// Compute is so many times slower while communication runs beside it.
+    /// Compute is this many times slower while communication runs beside it.
     Slowdown(f64),
-    /// One other rank's compute takes so much longer, and collectives wait for it.
+    /// One other rank's compute takes this much longer, and collectives wait for it.
     Skew(f64),
 }
 

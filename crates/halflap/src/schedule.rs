@@ -37,7 +37,7 @@ pub trait Observer {
     fn pass_started(&mut self, _pass: Pass) {}
     /// A pass has run; its result is not verified yet.
     fn pass_finished(&mut self, _pass: Pass) {}
-    /// A swap was made and checked, and so much of the pass is done, from 0 to 1; only with
+    /// A swap was made and checked, and this much of the pass is done, from 0 to 1; only with
     /// [`Request::check_memory`].
     fn swap_checked(&mut self, _part: f64) {}
 }

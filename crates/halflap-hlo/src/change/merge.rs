@@ -23,7 +23,7 @@ pub struct MergeClass {
 }
 
 impl MergeClass {
-    /// The members in sets of neighbours, each of at most so many bytes; no set of one.
+    /// The members in sets of neighbours, each of at most this many bytes; no set of one.
     pub fn sets(&self, most: Bytes) -> Vec<Recipe> {
         let mut sets: Vec<(Vec<String>, Bytes)> = Vec::new();
         for (name, size) in &self.members {

@@ -122,7 +122,7 @@ impl TraceBuilder {
         self.open_list = true;
     }
 
-    /// The trace, of a file of so many bytes.
+    /// The trace, of a file of this many bytes.
     pub(super) fn finish(self, bytes: u64) -> Result<Trace, TraceError> {
         let gloo = self.host.gloo;
         let lane = self.gpu.lanes.items().as_slice().first();

@@ -20,7 +20,7 @@ pub(super) struct Numbered<I, T> {
 }
 
 impl<I: Id, T: Clone + Eq + Hash> Numbered<I, T> {
-    /// At most so many of `what`.
+    /// At most this many of `what`.
     pub(super) fn new(what: &'static str, most: usize) -> Numbered<I, T> {
         Numbered { what, most, ids: HashMap::new(), items: IdVec::from(Vec::new()) }
     }

@@ -22,7 +22,7 @@ const WIDEST: usize = 4;
 /// How many lanes there may be; further ones share the last.
 const LANES: usize = 64;
 
-/// What grew together is at most so many times as long as what is too short to be drawn.
+/// What grew together is at most this many times as long as what is too short to be drawn.
 const GROWN: i64 = 4;
 
 /// A rank over time.

@@ -16,7 +16,7 @@ use halflap::units::Nanos;
 /// Names are truncated to this many characters: enough to distinguish them.
 const NAME: usize = 160;
 
-/// A table has so many rows at most.
+/// A table has this many rows at most.
 const ROWS: usize = 2000;
 
 /// The page of one step of a run.

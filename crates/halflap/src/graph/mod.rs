@@ -237,7 +237,7 @@ impl Graph {
         self.runtime[op]
     }
 
-    /// Whether an operation's run time is given, or is zero for want of one.
+    /// Whether an operation's run time is given, or is zero because none is known.
     pub fn has_runtime(&self, op: OpId) -> bool {
         self.parts.ops[op].runtime.is_some()
     }

@@ -57,7 +57,7 @@ const LOOK: usize = 48;
 const ROOMS: usize = 20;
 /// How many operations are drawn to fill a stall, until one could.
 const DRAWN: usize = 4;
-/// The next move begins up to so many places on.
+/// The next move begins up to this many places on.
 const STRIDE: usize = 16;
 /// How a chain looks for orders: chains differ, because what helps one program does not help another.
 #[derive(Clone, Copy)]
@@ -164,7 +164,7 @@ impl<'p> Search<'p> {
         ControlFlow::Continue(())
     }
 
-    /// Tries so many moves, or fewer where they cost more than usual.
+    /// Tries this many moves, or fewer where they cost more than usual.
     fn visit(&mut self, steps: usize, temperature: f64) {
         let most = self.board.work + steps as u64 * WORK;
         for _ in 0..steps {
@@ -321,7 +321,7 @@ impl<'p> Search<'p> {
         (to != step.from).then_some(Move { to, ..step })
     }
 
-    /// Something that could as well run where the compute stream stands still, from anywhere
+    /// Something that could as well run where the compute stream stalls, from anywhere
     /// before.
     fn fill(&mut self, stall: usize) -> Option<Move> {
         let first = self.region.start;

@@ -3,7 +3,7 @@
 use super::program::Program;
 use crate::graph::OpKind;
 
-/// Up to so many operations, all orders can be looked at.
+/// Up to this many operations, all orders can be looked at.
 pub(super) const MOST: usize = 10;
 
 /// The order with the shortest step within the limit, if any order is within it.

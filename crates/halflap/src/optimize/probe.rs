@@ -105,7 +105,7 @@ impl<'a> Probe<'a> {
 }
 
 impl Worth {
-    /// A place that saves time and needs so much more than the limit, or less.
+    /// A place that saves time and needs this much more than the limit, or less.
     fn add(&mut self, place: Pos, saved: Nanos, over: Bytes) {
         if over > Bytes::ZERO {
             self.barred_by = Some(self.barred_by.map_or(over, |least| least.min(over)));

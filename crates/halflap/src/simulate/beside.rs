@@ -90,7 +90,7 @@ impl UnderWay {
         changes.fold(Nanos(f64::INFINITY), Nanos::min)
     }
 
-    /// Lets time pass, in which they are so many times slower than alone.
+    /// Lets time pass, in which they are this many times slower than alone.
     fn advance(&mut self, until: Nanos, slowdown: f64) {
         for stream in self.streams.as_mut_slice() {
             stream.advance(self.at, until, slowdown);

@@ -1,4 +1,4 @@
-//! Where the compute stream stands still.
+//! Where the compute stream stalls.
 
 use crate::ids::OpId;
 use crate::units::Nanos;

@@ -67,7 +67,7 @@ impl Proof {
 }
 
 impl<'a> Moments<'a> {
-    /// Where so much is proved already.
+    /// Where this much is proved already.
     pub(super) fn new(ready: &'a Ready, proved: Nanos, memory_limit: Bytes) -> Moments<'a> {
         let limit = memory_limit.0 as f64;
         let Ready { path, jobs, ends, network } = ready;
@@ -90,7 +90,7 @@ impl<'a> Moments<'a> {
         self.refined(chosen, &[], REFINED)
     }
 
-    /// The best bound that some places prove, or others that so many attempts find from there.
+    /// The best bound that some places prove, or others that this many attempts find from there.
     pub(super) fn refined(
         &mut self,
         mut chosen: Vec<usize>,
