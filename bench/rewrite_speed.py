@@ -82,7 +82,7 @@ def main():
                 for node in graph["nodes"]:
                     node["runtime_ns"] += latency if node["kind"] == "collective" else 0.0
                 path.write_text(json.dumps(graph))
-                command = [halflap, "schedule", path, "--json", "--effort", args.effort]
+                command = [halflap, "schedule", path, "--json", "--no-advice", "--effort", args.effort]
                 alone, rewriting = spent(command), spent([*command, "--rewrite=all"])
                 total = [total[0] + alone[0], total[1] + rewriting[0]]
                 longest = max(longest, rewriting[1]) if name == LONG else longest

@@ -101,7 +101,7 @@ impl TriedPlan {
 
 /// What became of a plan.
 enum PlanTrial {
-    Found(TriedPlan),
+    Found(Box<TriedPlan>),
     /// No order of it is shorter than what is known; the least that any takes.
     TooLong(Nanos),
     /// It needs more memory than there is, or is not a program.
@@ -258,7 +258,7 @@ impl<'a> PlanSearch<'a> {
             PlanTrial::Found(tried) => {
                 let step = tried.step_time();
                 if self.best.as_ref().is_none_or(|best| step < best.step_time()) {
-                    self.best = Some(tried);
+                    self.best = Some(*tried);
                 }
                 Some(step)
             }
@@ -298,7 +298,9 @@ impl<'a> PlanSearch<'a> {
             planned = smaller;
         }
         match found {
-            Ok(FirstLook::Found(sketch)) => PlanTrial::Found(TriedPlan { planned, sketch }),
+            Ok(FirstLook::Found(sketch)) => {
+                PlanTrial::Found(Box::new(TriedPlan { planned, sketch }))
+            }
             Ok(FirstLook::TooLong { least, memory: false }) => PlanTrial::TooLong(least),
             Ok(FirstLook::TooLong { memory: true, .. }) | Err(_) => PlanTrial::NotWithin,
         }
