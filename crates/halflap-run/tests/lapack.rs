@@ -238,7 +238,7 @@ fn reflections_are_orthogonal() {
         let least = rows.min(columns);
         let given = a.tensor(&[rows, columns], of);
         let shapes = [shape(of, &[rows, columns]), shape(of, &[least])];
-        let out = lapack(&format!("{letter}geqrf"), "", &[given.clone()], &shapes);
+        let out = lapack(&format!("{letter}geqrf"), "", std::slice::from_ref(&given), &shapes);
         let r = matrix(&out[0]).part(|row, column| row <= column);
         let q = orthogonal(letter, &out, rows);
         q.adjoint().times(&q).is_close(&Matrix::identity(rows), within);

@@ -26,6 +26,13 @@ struct Carried {
     left_out: Vec<(usize, NodeId)>,
 }
 
+impl Carried {
+    /// The places of what is still carried.
+    fn kept(&self) -> Vec<usize> {
+        (0..self.begins.len()).filter(|&place| self.begins[place].is_some()).collect()
+    }
+}
+
 impl Nodes {
     /// A loop without what follows from the rest, as a tuple of all that it gives; the loop itself
     /// where nothing does.
@@ -96,8 +103,7 @@ impl Nodes {
         else {
             return None;
         };
-        let kept: Vec<usize> =
-            (0..parts.len()).filter(|&place| carried.begins[place].is_some()).collect();
+        let kept = carried.kept();
         let form = Form::Tuple(kept.iter().map(|&place| parts[place].clone()).collect());
         let parameter = self.plain(NodeOp::Parameter(0), form.clone(), Vec::new());
         let mut begins = HashMap::new();
@@ -122,19 +128,14 @@ impl Nodes {
             called: called.iter().map(run).collect(),
         };
         let short = self.plain(what, form, vec![init]);
-        self.given(short, &node.form, &carried, &kept)
+        let all = self.given(short, &carried)?;
+        Some(self.plain(NodeOp::Tuple, node.form, all))
     }
 
     /// All that a loop gave: what it still carries, and what follows from that.
-    fn given(
-        &mut self,
-        short: NodeId,
-        form: &Form,
-        carried: &Carried,
-        kept: &[usize],
-    ) -> Option<NodeId> {
+    fn given(&mut self, short: NodeId, carried: &Carried) -> Option<Vec<NodeId>> {
         let mut ended = HashMap::new();
-        for (index, &place) in (0..).zip(kept) {
+        for (index, place) in (0..).zip(carried.kept()) {
             ended.insert(carried.begins[place]?, self.element(short, index));
         }
         let mut all = Vec::with_capacity(carried.begins.len());
@@ -143,7 +144,7 @@ impl Nodes {
             let value = begins.or(value.map(|&(_, value)| value))?;
             all.push(self.with(value, &ended, carried.parameter)?);
         }
-        Some(self.plain(NodeOp::Tuple, form.clone(), all))
+        Some(all)
     }
 
     /// A value with others in place of some; `None` if it needs `never` apart from those.
