@@ -7,7 +7,7 @@ use halflap_hlo::plan::Program;
 
 use crate::prepare::{Label, LabelKind, Prepared};
 
-/// A mistake.
+/// A fault to inject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A buffer is freed before its last use.
@@ -92,7 +92,7 @@ impl Fault {
         }
     }
 
-    /// Makes those mistakes that are in the plan. An error names what cannot be made.
+    /// Injects the faults that change the plan. An error names a fault that cannot be injected.
     pub fn spoil(faults: &[Fault], program: &mut Program) -> Result<(), String> {
         for fault in faults {
             let (buffer, is_early) = match fault {

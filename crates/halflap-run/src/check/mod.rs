@@ -5,13 +5,13 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | `guard`, `regions`, `fault` | memory on pages of its own, and what is said when somebody goes beyond |
-//! | `departure` | a second process, which says that the first one left without a word |
-//! | `post` | what every rank is at, for who must say so when the process comes down |
+//! | `guard`, `regions`, `fault` | buffers between guard pages, and reports of invalid accesses |
+//! | `departure` | a second process, which reports that the first one ended silently |
+//! | `post` | what every rank is doing, for the report of a crash |
 //! | `heap` | what custom calls leave allocated |
-//! | `finite` | arrays that have NaN in them |
-//! | `origin` | the launches that made the NaN and infinities of results |
-//! | `lifetimes` | whether buffers are born and die when the plan says so |
+//! | `finite` | arrays with NaN or infinities |
+//! | `origin` | the launches that produced the NaN and infinities of results |
+//! | `lifetimes` | whether buffers are allocated and freed as planned |
 //! | `recorder` | the last collectives of every rank, and which rank diverged |
 //! | `inject` | injected faults |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |

@@ -70,7 +70,7 @@ impl Letter<'_> {
     }
 }
 
-/// How ranks talk to each other.
+/// How ranks communicate.
 pub(crate) trait Transport: Send + Sync {
     /// Runs a collective. Returns the time when all ranks had arrived, if known; after it returns,
     /// no other rank reads this rank's arrays.

@@ -259,7 +259,7 @@ impl Book {
         self.messages.get_mut(&key).and_then(VecDeque::pop_front).unwrap_or_default()
     }
 
-    /// Origins in order: those that a launch made first, and the earliest of them first.
+    /// Origins in order: those that a launch produced come first, the earliest first.
     fn sorted(&self, mut ids: Vec<OriginId>) -> Vec<OriginId> {
         ids.sort_by_key(|id| (self.origins[id.0].how, self.origins[id.0].order()));
         ids.dedup();

@@ -482,7 +482,7 @@ impl Tracer {
         book.growths.entry(key).or_insert_with(first).1.push(bytes);
     }
 
-    /// An index of a launch is moved into its array.
+    /// An index of a launch is out of range and is clamped.
     pub(super) fn clamped(&self, seen: &Seen<'_>, broken: OutOfRange) {
         let OutOfRange { dimension, value, most } = broken;
         let mut book = locked(&self.book);
