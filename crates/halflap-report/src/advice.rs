@@ -135,9 +135,7 @@ impl Advised<'_> {
                 let what = format!("Exchanging the looked-up rows ({rows}) in place of gathering");
                 (format!("{what} the whole embedding {saves}"), String::new())
             }
-            Lever::HalfTheBytes => {
-                (format!("Half the bytes, or a link twice as fast, {saves}"), String::new())
-            }
+            Lever::HalfTheBytes => ("Collectives in half the time save".to_owned(), String::new()),
             Lever::Effort => (format!("A longer search {saves}"), String::new()),
         }
     }
@@ -171,7 +169,8 @@ fn action(lever: &Lever) -> (String, bool) {
             "look rows up on the ranks that hold them: exchange indices and rows (all-to-all)",
         ),
         Lever::HalfTheBytes => change(
-            "send bfloat16 in place of float32, shard over fewer ranks, or use a faster link",
+            "send fewer bytes (a narrower type), shard over fewer ranks, or use a faster link; \
+             latency stays, so merge small ones",
         ),
     }
 }
