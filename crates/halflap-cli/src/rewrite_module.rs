@@ -13,7 +13,9 @@ use halflap::ids::{IdVec, UnitId};
 use halflap::memory::{Budget, Timeline};
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
-use halflap_hlo::change::{self, Buffers, ChangeError, Found, MergeClass, Recipe, RecipeKind};
+use halflap_hlo::change::{
+    self, CarriedBuffers, ChangeError, Found, MergeClass, Recipe, RecipeKind,
+};
 use halflap_hlo::{Module, Sameness, same};
 use halflap_report::{count, exposed_by_collective, printable, printable_end};
 use serde_json::{Value, json};
@@ -347,7 +349,7 @@ impl<T> Maker<'_, T> {
         let is_found = |found: &Found| is_allowed(found.recipe.kind()) && is_fit(found.is_exact);
         change::find(module).iter().any(is_found)
             || is_allowed(RecipeKind::Pipeline)
-                && !change::find_pipelines(module, Buffers::One).is_empty()
+                && !change::find_pipelines(module, CarriedBuffers::One).is_empty()
             || is_allowed(RecipeKind::Merge)
                 && change::merge_classes(module).iter().any(|class| is_fit(class.is_exact))
     }
@@ -361,7 +363,7 @@ impl<T> Maker<'_, T> {
     fn pipelined(&self, best: Option<Tried<T>>) -> Result<Option<Tried<T>>, Failed> {
         let module = self.module_after(best.as_ref());
         let mut sets = Vec::new();
-        for buffers in [Buffers::One, Buffers::Two] {
+        for buffers in [CarriedBuffers::One, CarriedBuffers::Two] {
             let all = change::find_pipelines(module, buffers);
             sets.push(all.clone());
             if all.len() > 1 {
@@ -464,7 +466,7 @@ impl<T> Maker<'_, T> {
             .collect();
         let [first, mut pipelines, merges] = stages(kept);
         let (_, module) = self.applied(std::slice::from_ref(&first))?;
-        let there = change::find_pipelines(&module, Buffers::One);
+        let there = change::find_pipelines(&module, CarriedBuffers::One);
         let is_there = |recipe: &Recipe| {
             let has_all = |other: &Recipe| {
                 recipe.members().iter().all(|member| other.members().contains(member))

@@ -2,7 +2,7 @@
 //! proof accepts.
 
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, Buffers, ChangeError, Recipe};
+use halflap_hlo::change::{self, CarriedBuffers, ChangeError, Recipe};
 use halflap_hlo::{Different, Module, Sameness, same};
 
 const GROUPS: &str = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
@@ -325,13 +325,13 @@ ENTRY %main (x: f32[8,4], y: f32[3,2,4]) -> f32[8,4] {{
 
 fn pipeline(members: &[&str]) -> Recipe {
     let members = members.iter().map(|&name| name.to_owned()).collect();
-    Recipe::Pipeline { members, buffers: Buffers::Two }
+    Recipe::Pipeline { members, buffers: CarriedBuffers::Two }
 }
 
 #[test]
 fn a_loop_gathers_for_the_next_iteration() {
     let old = Module::read(looped()).unwrap();
-    assert_eq!(change::find_pipelines(&old, Buffers::Two), [pipeline(&["ag"])]);
+    assert_eq!(change::find_pipelines(&old, CarriedBuffers::Two), [pipeline(&["ag"])]);
     let (new, into) = change::apply(&old, &[pipeline(&["ag"])]).unwrap();
     assert_eq!(into, ["ag.next"]);
     assert_eq!(same(&old, &new), Ok(Sameness::Exact));
@@ -352,14 +352,20 @@ fn a_loop_gathers_for_the_next_iteration() {
     assert!(!new.text().contains("%part ="), "{}", new.text());
     let place = |what: &str| new.text().find(what).unwrap();
     assert!(place("%ag.next =") < place("add(%h, %ag)"), "it has a buffer of its own");
-    assert!(change::find_pipelines(&new, Buffers::Two).is_empty(), "it gathers ahead already");
-    let over = Recipe::Pipeline { members: vec!["ag".to_owned()], buffers: Buffers::One };
+    assert!(
+        change::find_pipelines(&new, CarriedBuffers::Two).is_empty(),
+        "it gathers ahead already"
+    );
+    let over = Recipe::Pipeline { members: vec!["ag".to_owned()], buffers: CarriedBuffers::One };
     let new = applied(&old, &[over]);
     assert_eq!(same(&old, &new), Ok(Sameness::Exact));
     let place = |what: &str| new.text().find(what).unwrap();
     assert!(place("%ag.next =") > place("add(%h, %ag)"), "it overwrites what was read");
     assert!(new.text().contains("tuple(%j, %next, %w, %ag.next)"), "{}", new.text());
-    assert!(change::find_pipelines(&new, Buffers::Two).is_empty(), "it gathers ahead already");
+    assert!(
+        change::find_pipelines(&new, CarriedBuffers::Two).is_empty(),
+        "it gathers ahead already"
+    );
 }
 
 #[test]
@@ -385,7 +391,7 @@ fn loops_that_stay() {
         let text = looped().replacen(more, &format!("{extra}{more}"), 1);
         assert!(text.contains(from), "{from}");
         let module = Module::read(text.replace(from, to)).unwrap();
-        assert_eq!(change::find_pipelines(&module, Buffers::Two), [], "{to}");
+        assert_eq!(change::find_pipelines(&module, CarriedBuffers::Two), [], "{to}");
         assert!(change::apply(&module, &[pipeline(&["ag"])]).is_err(), "{to}");
     }
 }

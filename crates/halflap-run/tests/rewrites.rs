@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use common::Random;
 use halflap::import::unzip;
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, Buffers, Recipe, RecipeKind};
+use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind};
 use halflap_hlo::{Module, Sameness, same};
 use halflap_run::evaluate::Evaluator;
 use halflap_run::tensor::{DType, Tensor};
@@ -392,7 +392,7 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
         .map(|found| found.recipe)
         .collect();
     let (changed, _) = change::apply(module, &first).unwrap();
-    let buffers = if exact_only { Buffers::One } else { Buffers::Two };
+    let buffers = if exact_only { CarriedBuffers::One } else { CarriedBuffers::Two };
     let pipelines = change::find_pipelines(&changed, buffers);
     let (changed, _) = change::apply(&changed, &pipelines).unwrap();
     let classes = change::merge_classes(&changed);

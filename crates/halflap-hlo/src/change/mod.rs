@@ -48,13 +48,13 @@ pub enum Recipe {
         /// The all-gathers, of one loop.
         members: Vec<String>,
         /// Where an iteration gathers for the next one.
-        buffers: Buffers,
+        buffers: CarriedBuffers,
     },
 }
 
 /// Where an iteration gathers for the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffers {
+pub enum CarriedBuffers {
     /// Over what it was given itself: as soon as that was read for the last time.
     One,
     /// Into another buffer, which is copied at its end: at any time.
@@ -341,7 +341,7 @@ pub fn find(module: &Module) -> Vec<Found> {
 }
 
 /// The gathers of each loop that can be done an iteration ahead.
-pub fn find_pipelines(module: &Module, buffers: Buffers) -> Vec<Recipe> {
+pub fn find_pipelines(module: &Module, buffers: CarriedBuffers) -> Vec<Recipe> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
     let looped = subject.places().into_iter().flat_map(|id| module.instructions(id));

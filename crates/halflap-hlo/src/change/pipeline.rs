@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Buffers, RecipeSubject, Refusal};
+use super::{CarriedBuffers, RecipeSubject, Refusal};
 use crate::draft::{Draft, DraftLine, after_name, grown};
 use crate::ids::{ComputationId, InstrId};
 use crate::split::shape_text;
@@ -245,7 +245,11 @@ impl PipelinePlan<'_, '_> {
     }
 
     /// Writes it; returns the names of the gathers that each iteration does for the next one.
-    pub(super) fn write(self, draft: &mut Draft<'_>, buffers: Buffers) -> Result<String, Refusal> {
+    pub(super) fn write(
+        self,
+        draft: &mut Draft<'_>,
+        buffers: CarriedBuffers,
+    ) -> Result<String, Refusal> {
         let Carrier { looped, init, parameters, root } = self.carrier;
         let whole = [looped, init, parameters[0], parameters[1], root];
         let members = self.gathers.iter().map(|gather| gather.collective);
@@ -267,10 +271,10 @@ impl PipelinePlan<'_, '_> {
         }
         self.write_before(draft, &shapes);
         let names = match buffers {
-            Buffers::One => self.write_next(draft, self.carrier.root),
-            Buffers::Two => self.write_next(draft, parameters[0]),
+            CarriedBuffers::One => self.write_next(draft, self.carrier.root),
+            CarriedBuffers::Two => self.write_next(draft, parameters[0]),
         };
-        self.write_body(draft, &Ahead { shapes: &shapes, names: &names, buffers });
+        self.write_body(draft, &GatheredAhead { shapes: &shapes, names: &names, buffers });
         self.remove_unread(draft);
         Ok(names.join(", "))
     }
@@ -314,12 +318,12 @@ impl PipelinePlan<'_, '_> {
     }
 
     /// What was gathered, in place of the gathers, and what is carried on.
-    fn write_body(&self, draft: &mut Draft<'_>, next: &Ahead<'_>) {
-        let &Ahead { shapes, names, buffers } = next;
+    fn write_body(&self, draft: &mut Draft<'_>, next: &GatheredAhead<'_>) {
+        let &GatheredAhead { shapes, names, buffers } = next;
         let Carrier { parameters: [parameter, _], root, .. } = self.carrier;
         let more = match buffers {
-            Buffers::One => names.to_vec(),
-            Buffers::Two => self.write_copies(draft, next),
+            CarriedBuffers::One => names.to_vec(),
+            CarriedBuffers::Two => self.write_copies(draft, next),
         };
         let name = self.name(root).to_owned();
         let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &more });
@@ -338,7 +342,7 @@ impl PipelinePlan<'_, '_> {
     }
 
     /// Copies of what was gathered, at the end of an iteration; returns their names.
-    fn write_copies(&self, draft: &mut Draft<'_>, next: &Ahead<'_>) -> Vec<String> {
+    fn write_copies(&self, draft: &mut Draft<'_>, next: &GatheredAhead<'_>) -> Vec<String> {
         let root = self.carrier.root;
         let mut copies = Vec::new();
         for ((gather, next), shape) in self.gathers.iter().zip(next.names).zip(next.shapes) {
@@ -390,10 +394,10 @@ impl PipelinePlan<'_, '_> {
 }
 
 /// What an iteration gathers for the next one.
-struct Ahead<'a> {
+struct GatheredAhead<'a> {
     shapes: &'a [String],
     names: &'a [String],
-    buffers: Buffers,
+    buffers: CarriedBuffers,
 }
 
 /// What a tuple becomes.
