@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use thiserror::Error;
 
-use super::split::is_marked;
+use super::split::{is_marked, shape_text};
 use super::{Computation, HloError, Module, Operand};
 use crate::ids::{ComputationId, InstrId};
 
@@ -136,6 +136,17 @@ impl<'m> Draft<'m> {
     /// `%` or nothing, as the module writes the name of an instruction.
     pub(crate) fn percent(&self, instr: InstrId) -> &'static str {
         percent(self.module, instr)
+    }
+
+    /// An element of a tuple, under the name and with the type and source of an instruction.
+    pub(crate) fn element(&self, instr: InstrId, of: &str, index: usize) -> DraftLine {
+        let (shape, percent) = (shape_text(self.module, instr), self.percent(instr));
+        let mut text = format!("{shape} get-tuple-element({percent}{of}), index={index}");
+        if let Some(metadata) = self.module.attribute(instr, "metadata") {
+            text.push_str(&format!(", metadata={metadata}"));
+        }
+        let name = self.module.instruction_name(instr).to_owned();
+        DraftLine { name, text, reads: vec![of.to_owned()] }
     }
 
     /// An operand as text: `%x#1#0` is element 0 of element 1 of `x`.

@@ -159,7 +159,6 @@ pub(super) fn write(
         _ => return Err(ChangeError::TooFew { count: members.len() }),
     };
     let name = draft.fresh(&merged_name(module.instruction_name(first), members.len()));
-    let percent = draft.percent(first);
     let operands: Vec<_> = members.iter().map(|&member| module.operands(member)[0]).collect();
     let texts: Vec<String> = operands.iter().map(|operand| draft.operand(operand)).collect();
     let shapes: Vec<String> = members.iter().map(|&member| shape_text(module, member)).collect();
@@ -171,16 +170,8 @@ pub(super) fn write(
     let reads =
         operands.iter().map(|operand| module.instruction_name(operand.of).to_owned()).collect();
     draft.replace(last, DraftLine { name: name.clone(), text, reads });
-    for (index, (&member, shape)) in members.iter().zip(&shapes).enumerate() {
-        let mut text = format!("{shape} get-tuple-element({percent}{name}), index={index}");
-        if let Some(metadata) = module.attribute(member, "metadata") {
-            text.push_str(&format!(", metadata={metadata}"));
-        }
-        let line = DraftLine {
-            name: module.instruction_name(member).to_owned(),
-            text,
-            reads: vec![name.clone()],
-        };
+    for (index, &member) in members.iter().enumerate() {
+        let line = draft.element(member, &name, index);
         draft.replace(member, line);
     }
     Ok(name)

@@ -297,7 +297,7 @@ impl PipelinePlan<'_, '_> {
         let Carrier { looped, init, .. } = self.carrier;
         let mut copier = Copier::new(self, looped, When::First);
         let first: Vec<String> =
-            self.gathers.iter().map(|gather| copier.copy(draft, gather, "first")).collect();
+            self.gathers.iter().map(|gather| copier.copy(draft, gather)).collect();
         let start = draft.fresh(&format!("{}.ahead", self.name(init)));
         let line = self.longer_tuple(draft, init, &Longer { name: &start, shapes, more: &first });
         draft.replace(looped, line);
@@ -314,7 +314,7 @@ impl PipelinePlan<'_, '_> {
     /// behind all of them; returns their names.
     fn write_next(&self, draft: &mut Draft<'_>, at: InstrId) -> Vec<String> {
         let mut copier = Copier::new(self, at, When::Next);
-        self.gathers.iter().map(|gather| copier.copy(draft, gather, "next")).collect()
+        self.gathers.iter().map(|gather| copier.copy(draft, gather)).collect()
     }
 
     /// What was gathered, in place of the gathers, and what is carried on.
@@ -328,16 +328,10 @@ impl PipelinePlan<'_, '_> {
         let name = self.name(root).to_owned();
         let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &more });
         draft.replace(root, line);
-        let percent = draft.percent(parameter);
         let carried = self.module().operands(root).len();
-        for (number, (gather, shape)) in self.gathers.iter().zip(shapes).enumerate() {
-            let (read, index) = (self.name(parameter).to_owned(), carried + number);
-            let mut text = format!("{shape} get-tuple-element({percent}{read}), index={index}");
-            if let Some(metadata) = self.module().attribute(gather.collective, "metadata") {
-                text.push_str(&format!(", metadata={metadata}"));
-            }
-            let name = self.name(gather.collective).to_owned();
-            draft.replace(gather.collective, DraftLine { name, text, reads: vec![read] });
+        for (number, gather) in self.gathers.iter().enumerate() {
+            let line = draft.element(gather.collective, self.name(parameter), carried + number);
+            draft.replace(gather.collective, line);
         }
     }
 
@@ -417,6 +411,16 @@ enum When {
     Next,
 }
 
+impl When {
+    /// What is added to the names of copies.
+    fn stem(self) -> &'static str {
+        match self {
+            When::First => "first",
+            When::Next => "next",
+        }
+    }
+}
+
 /// Copies of gathers with all that they are computed from.
 struct Copier<'a, 's, 'm> {
     plan: &'a PipelinePlan<'s, 'm>,
@@ -437,20 +441,20 @@ impl<'a, 's, 'm> Copier<'a, 's, 'm> {
     }
 
     /// Returns the name of the copied gather.
-    fn copy(&mut self, draft: &mut Draft<'_>, gather: &Gathered, stem: &str) -> String {
+    fn copy(&mut self, draft: &mut Draft<'_>, gather: &Gathered) -> String {
         for &instr in &gather.cone {
-            self.copy_one(draft, instr, stem);
+            self.copy_one(draft, instr);
         }
-        self.copy_one(draft, gather.collective, stem)
+        self.copy_one(draft, gather.collective)
     }
 
-    fn copy_one(&mut self, draft: &mut Draft<'_>, instr: InstrId, stem: &str) -> String {
+    fn copy_one(&mut self, draft: &mut Draft<'_>, instr: InstrId) -> String {
         if let Some(name) = self.known.get(&instr) {
             return name.clone();
         }
         let operands = self.plan.module().operands(instr).to_vec();
         let reads = operands.iter().map(|operand| self.operand(draft, operand)).collect();
-        let name = self.write(draft, instr, Copied { stem, reads });
+        let name = self.write(draft, instr, Copied { stem: self.when.stem(), reads });
         self.known.insert(instr, name.clone());
         name
     }

@@ -154,27 +154,24 @@ impl Nodes {
         places: &HashMap<NodeId, NodeId>,
         never: NodeId,
     ) -> Option<NodeId> {
-        let (mut open, mut seen) = (vec![id], BTreeSet::new());
-        while let Some(id) = open.pop() {
-            if id == never {
-                return None;
-            }
-            if !places.contains_key(&id) && seen.insert(id) {
-                open.extend(&self.node(id).inputs);
-            }
-        }
-        Some(self.put_in(&seen, id, places))
+        let seen = self.needed(id, places);
+        (!seen.contains(&never)).then(|| self.put_in(&seen, id, places))
     }
 
     /// A value with others in place of some.
     fn replaced(&mut self, id: NodeId, places: &HashMap<NodeId, NodeId>) -> NodeId {
+        self.put_in(&self.needed(id, places), id, places)
+    }
+
+    /// A value and all that it needs, but for what is replaced.
+    fn needed(&self, id: NodeId, places: &HashMap<NodeId, NodeId>) -> BTreeSet<NodeId> {
         let (mut open, mut seen) = (vec![id], BTreeSet::new());
         while let Some(id) = open.pop() {
             if !places.contains_key(&id) && seen.insert(id) {
                 open.extend(&self.node(id).inputs);
             }
         }
-        self.put_in(&seen, id, places)
+        seen
     }
 
     /// Makes nodes again, each after its inputs, which were made before it.
