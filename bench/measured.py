@@ -77,7 +77,7 @@ Made by the same command on {date}: {ranks} ranks of Open MPI over TCP, each wit
 TUNED_HEAD = """
 ### What `tune` chose
 
-Made by the same command on {date}, with {layers} layers: what `halflap.torch.tune` chose and said of it, compiled and measured anew beside all of its candidates, in medians of six rounds or more of {steps} steps each. `enable(tuned=...)` compiles a free order beside the kept one and changes over when all ranks agree, so that the testbed expects the bytes of two programs and calls most of these results void; by the counters of the links, tuned steps send what the others do, to 0.5%.
+Made by the same command on {date}, with {layers} layers: what `halflap.torch.tune` chose and said of it, compiled and measured anew beside all of its candidates, in medians of six rounds or more of {steps} steps each.
 
 | model | link | chosen | said of default | measured of default | best candidate | tuned of the best |
 | --- | --- | --- | --- | --- | --- | --- |

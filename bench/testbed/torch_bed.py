@@ -118,8 +118,6 @@ class Program:
         values = {mode: self.compared(mode) for mode in self.plan.modes}
         apart = {mode: one["largest_difference"] for mode, one in values.items()}
         plain = self.ask("simulate", mode="none")[0]
-        # Of `auto`, two orders are compiled, and so perhaps of what was chosen.
-        single = [mode for mode in self.plan.modes if not mode.startswith(("auto", "tuned"))]
         worked = {mode: self.ask("work", mode=mode) for mode in self.plan.modes}
         return {
             "program": Path(self.subject.name).name,
@@ -129,7 +127,9 @@ class Program:
             "measured": self.figures,
             "tuned": self.tuned,
             "fx": {mode: self.compiled[mode][0]["fx"] for mode in self.plan.modes},
-            "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
+            "simulated": {
+                mode: self.ask("simulate", mode=mode)[0]["step"] for mode in self.plan.modes
+            },
             "bound": plain["bound"],
             "compute": plain["compute"],
             "collectives": plain["collectives"],

@@ -34,8 +34,10 @@ import models  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch._inductor import compile_fx, config, scheduler  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
 
 import halflap.torch  # noqa: E402
+from halflap.torch._agree import decisions  # noqa: E402
 from halflap.torch._devices import Modelled  # noqa: E402
 from halflap.torch._handover import Program  # noqa: E402
 from halflap.torch._profile import Measured, read_profile  # noqa: E402
@@ -130,10 +132,10 @@ class Rank:
     def compile(self, mode):
         """Compiles a mode; gives the bytes of a step, and losses and a digest of parameters."""
         before, rewritten = len(halflap.torch.history()), len(halflap.torch.status().fx)
-        with scheduled(self.measured) as graphs, self.ordered_by(mode):
+        with scheduled(self.measured) as programs, self.ordered_by(mode):
             trained = self.trained[mode] = Trained(self.subject)
             losses = trained.warm_up()
-        self.graphs[mode] = graphs
+        graphs = self.graphs[mode] = [*programs.values()]
         check_rewritten(halflap.torch.status().fx[rewritten:])
         check_ordered(mode, halflap.torch.history()[before:])
         return {
@@ -226,8 +228,10 @@ class Rank:
 @contextlib.contextmanager
 def scheduled(measured):
     """Collects every graph with collectives that Inductor generates code for, with the names of
-    its nodes in their final order."""
-    graphs = []
+    its nodes in their final order. Of a graph that has two programs, the second one, the free order,
+    is what runs once ranks agree."""
+    #: By lowered graph.
+    programs = {}
     generate = scheduler.Scheduler.codegen
 
     def codegen(self):
@@ -235,11 +239,11 @@ def scheduled(measured):
         # Passes may break the dependencies that chain collectives; a graph must satisfy all.
         graph = handed_over(self.topological_sort_schedule(list(self.nodes)), measured)
         if any("collective" in node for node in graph["nodes"]):
-            graphs.append((graph, order))
+            programs[V.graph] = (graph, order)
         return generate(self)
 
     with mock.patch.object(scheduler.Scheduler, "codegen", codegen):
-        yield graphs
+        yield programs
 
 
 def handed_over(nodes, measured):
@@ -259,6 +263,9 @@ def check_ordered(mode, history):
     failures = [ran.failure for ran in history if ran.failure]
     if failures:
         raise RuntimeError(f"halflap failed in mode {mode}: {failures[0]}")
+    kept = [ran.name for ran in history if ran.skeleton and decisions.outcome(ran.skeleton) != "free"]
+    if kept:
+        raise RuntimeError(f"ranks did not agree on a free order of {', '.join(kept)} in mode {mode}")
     if mode.partition("@")[0] in ORDERS and not history:
         raise RuntimeError(f"halflap ordered no graph in mode {mode}: {halflap.torch.status()}")
 

@@ -6,6 +6,7 @@ import pathlib
 import random
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -166,4 +167,11 @@ with halflap.torch.enable(tuned=bad) as enabled:
     options = enabled.overlap_pass.options
     assert (options.memory_budget, options.collective_order) == ("1.5x", "auto")
     assert (options.slowdown, options.comm_slowdown, options.effort) == (1.2, 1.5, "quick")
+    # A free order that was measured to be faster is used also where the simulation sees no gain.
+    alike = SimpleNamespace(step_time=1.0)
+    assert enabled.overlap_pass.is_worth_it(alike, lambda: alike)
+with halflap.torch.enable() as enabled:
+    faster = SimpleNamespace(step_time=0.9)
+    assert enabled.overlap_pass.is_worth_it(faster, lambda: alike)
+    assert not enabled.overlap_pass.is_worth_it(alike, lambda: alike)
 raises(ValueError, "steps must be", lambda: halflap.torch.measure(print, steps=0))

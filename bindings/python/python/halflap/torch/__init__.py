@@ -196,7 +196,7 @@ def enable(
     `status` says whether all of that took effect.
     """
     check_settings()
-    torchs = None
+    torchs, is_free_faster = None, False
     if tuned is not None:
         own = {
             "memory_budget": memory_budget != "1x",
@@ -211,7 +211,8 @@ def enable(
         chosen, profile, effort = read_tuned(tuned)
         memory_budget = chosen.memory_budget
         rewrite = chosen.rewrite.split(",") if chosen.rewrite else None
-        collective_order = "auto" if chosen.order == "free" else "kept"
+        is_free_faster = chosen.order == "free"
+        collective_order = "auto" if is_free_faster else "kept"
         torchs = chosen.order if chosen.order in ("default", "none") else None
     options = read_options(
         memory_budget=memory_budget,
@@ -224,6 +225,7 @@ def enable(
         unbacked=unbacked,
         collectives=collectives,
     )
+    options = replace(options, is_free_faster=is_free_faster)
     folder = None if report_dir is None else os.fspath(report_dir)
     waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
     enabled = Enabled(OverlapPass(options, torchs), folder, waiting)

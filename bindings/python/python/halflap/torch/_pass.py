@@ -76,6 +76,9 @@ class Options:
     #: How many times as long compute takes beside communication, and the other way round.
     slowdown: float = 1.0
     comm_slowdown: float = 1.0
+    #: Whether `tune` found free orders to be the fastest: the simulation, which may see no difference,
+    #: then has no say in whether collectives move.
+    is_free_faster: bool = False
 
 
 @dataclass
@@ -246,8 +249,7 @@ class OverlapPass:
         if not self.may_be_free(skeleton):
             return Found(kept(), kept(), "kept")
         free = self.schedule(Graph(text), "free")
-        if not is_kept(places(graph, free.order)) and free.step_time >= kept().step_time:
-            # Moving collectives for nothing would cost a second program, and an agreement.
+        if not (is_kept(places(graph, free.order)) or self.is_worth_it(free, kept)):
             free = kept()
         found = self.offered(graph, skeleton, free)
         if found is None:
@@ -257,6 +259,10 @@ class OverlapPass:
             return Found(found, found, "kept")
         build.free, build.text = found, text
         return Found(kept(), found, "either")
+
+    def is_worth_it(self, free: Schedule, kept: Callable[[], Schedule]) -> bool:
+        """Whether collectives should move, which costs a second program and an agreement."""
+        return self.options.is_free_faster or free.step_time < kept().step_time
 
     def skeleton(self, graph: dict[str, Any]) -> Skeleton:
         """What ranks agree on, without an order."""

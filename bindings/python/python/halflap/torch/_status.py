@@ -89,7 +89,7 @@ class Status:
         if self.options["torchs_order"] is not None:
             order = self.options["torchs_order"]
             return [f"halflap is enabled, with torch's own order ({order}), which tune chose"]
-        given = {name: value for name, value in self.options.items() if value not in (None, [])}
+        given = {name: value for name, value in self.options.items() if value not in (None, [], False)}
         texts = [f"{name}={value!r}" for name, value in given.items()]
         return [f"halflap is enabled: {', '.join(texts)}"]
 
