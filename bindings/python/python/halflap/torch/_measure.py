@@ -25,7 +25,9 @@ from torch._inductor.virtualized import V
 from ._collectives import Opaque
 from ._contention import Contention, contention
 from ._handover import Program, has_collectives
+from ._latency import Spoken, latencies
 from ._profile import Measured
+from ._rates import COLLECTIVE
 from ._settings import Settings, compile_anew, compile_backward_at_once, plug_in
 from ._times import may_be_on_gpu, measured_signature
 from ._traced import together, traced
@@ -43,8 +45,9 @@ class Node:
 
     key: str = ""
     kind: str = ""
-    #: The ranks that it communicates with, and the bytes.
+    #: The ranks that it communicates with, its process group and the bytes.
     ranks: tuple[int, ...] = ()
+    group: str = ""
     bytes: int = 0
 
 
@@ -71,7 +74,8 @@ def _known(program: Program) -> dict[str, Node]:
     for snode, node in zip(program.snodes, program.nodes):
         found = known[node["name"]] = Node(measured_signature(program, snode, node), node["kind"])
         if "collective" in node:
-            found.ranks = tuple(program.groups[node["collective"]["group"]])
+            found.group = node["collective"]["group"]
+            found.ranks = tuple(program.groups[found.group])
             found.bytes = node["collective"]["bytes"]
     return known
 
@@ -217,13 +221,36 @@ def _together(every: list[Any]) -> Measured:
     """One result of what all ranks measured."""
     put_on_one_clock(every)
     slower = Contention()
+    times: dict[str, list[float]] = defaultdict(list)
     if dist.is_initialized() and all(rank["nodes"] for rank in every):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         slower = contention(max(map(_typical_bytes, every)), device)
-    times: dict[str, list[float]] = defaultdict(list)
+        _add_latencies(every, times)
     outside = [_Rank(every, rank).add(times) for rank in range(len(every))]
     merged = {key: statistics.mean(values) for key, values in sorted(times.items())}
     return Measured(merged, slower.compute, slower.communication, statistics.mean(outside))
+
+
+def _add_latencies(every: list[Any], times: dict[str, list[float]]) -> None:
+    """Adds what the smallest collectives take, of kinds that all ranks of a group have."""
+    spoken = [_spoken(rank) for rank in every]
+    shared = [one for one in set().union(*spoken) if all(one in spoken[rank] for rank in one.ranks)]
+    own = spoken[dist.get_rank()]
+    own = latencies({one: own[one] for one in sorted(shared) if one in own})
+    for found in gathered(own):
+        for name, time in found.items():
+            times[name].append(time)
+
+
+def _spoken(found: Mapping[str, Any]) -> dict[Spoken, str]:
+    """A rank's process groups by kind of collective and ranks; the first, where several have the
+    same."""
+    groups: dict[Spoken, str] = {}
+    for node in (node for graph in found["nodes"] for node in graph):
+        named = COLLECTIVE.fullmatch(node["key"])
+        if node["kind"] == "collective" and named and len(node["ranks"]) > 1:
+            groups.setdefault(Spoken(named[1], tuple(node["ranks"])), node["group"])
+    return groups
 
 
 @dataclass

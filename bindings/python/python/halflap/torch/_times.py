@@ -1,7 +1,7 @@
 """Run times of scheduler nodes, the same on every rank that has the same graph.
 
 For each node the first of these that has one: the user's callable; the profile; Inductor's estimate, for
-compute on a GPU; halflap's model of a device. Nothing is measured here: what a rank measures for itself
+compute on a GPU; what the profile has of the same kind, for as much work; halflap's model of a device. Nothing is measured here: what a rank measures for itself
 differs between ranks, and ranks that decide differently hang. Measured times come through a profile, which
 all ranks share.
 """
@@ -24,6 +24,7 @@ from ._collectives import kind_of
 from ._devices import Modelled
 from ._handover import Program
 from ._hints import Hints
+from ._rates import Link, Rates
 
 
 class Nodes(Protocol):
@@ -41,6 +42,8 @@ class Times:
     ) -> None:
         self.profile = profile
         self.estimate = estimate
+        #: Of what the profile does not have by name.
+        self.rates = Rates.of(profile) if profile else None
         #: Elsewhere Inductor has no estimates.
         self.on_gpu = may_be_on_gpu()
 
@@ -81,7 +84,19 @@ class Times:
             # Inductor has a time for the memory that a view shows.
             if given > 0 and (node["bytes"] or node.get("flops")):
                 node["runtime_ns"] = given
+        elif not is_assumed and (rated := self._rated(node)) is not None:
+            node["runtime_ns"] = rated
         return profiled is not None
+
+    def _rated(self, node: Mapping[str, Any]) -> float | None:
+        """What the profile's own kernels and collectives take for as much work."""
+        if self.rates is None:
+            return None
+        collective = node.get("collective")
+        if collective is None:
+            return self.rates.compute(node.get("flops", 0), node["bytes"])
+        link = Link(kind_or_name(collective["op"]), collective["group_size"])
+        return self.rates.collective(link, collective["bytes"])
 
     def _profiled(self, kernel: str) -> float | None:
         """The measured time of a kernel; if its sizes depend on data, the median of all sizes."""
@@ -177,13 +192,14 @@ def _shape(value: Any, hints: Hints) -> list[int | str]:
     return [ANY if hints.is_assumed(size) else hints.product([size]) for size in value.get_size()]
 
 
-#: What `collective_signature` gives: kind, ranks and bytes.
-COLLECTIVE = re.compile(r"(\w+) of (\d+), (\d+) bytes")
-
-
 def collective_signature(operation: str, group_size: int, size: int | str) -> str:
     """Such as ``all_gather of 8, 1048576 bytes``: torch's names and NCCL's for one thing are one."""
-    return f"{kind_of(operation) or operation} of {group_size}, {size} bytes"
+    return f"{kind_or_name(operation)} of {group_size}, {size} bytes"
+
+
+def kind_or_name(operation: str) -> str:
+    """What profiles call a collective, whatever its size."""
+    return kind_of(operation) or operation
 
 
 def operator_signature(name: str, shapes: Sequence[Sequence[int | str]]) -> str:

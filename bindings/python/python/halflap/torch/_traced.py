@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ._profile import median, profile_from_trace
-from ._times import COLLECTIVE
+from ._rates import COLLECTIVE
 
 
 def traced(run: Callable[[], Any]) -> dict[str, float]:

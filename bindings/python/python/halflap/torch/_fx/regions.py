@@ -43,6 +43,8 @@ class Region:
     start: Node | None = None
     #: Its products and elementwise operations, in sequence.
     inner: list[Node] = field(default_factory=list)
+    #: What elementwise operations read of the same rows from outside, such as saved activations.
+    beside: list[Node] = field(default_factory=list)
     end: Node | None = None
 
     @property
@@ -115,6 +117,7 @@ def _grow(region: Region, wait: Node) -> None:
             if _works_on_rows(node, rows, reached):
                 rows.add(node)
                 region.inner.append(node)
+                region.beside += [one for one in _rows_beside(node, rows) if one not in region.beside]
         node = node.next
 
 
@@ -141,10 +144,24 @@ def _works_on_rows(node: Node, rows: set[Node], reached: set[Node]) -> bool:
         return False
     given = [one for one in node.all_input_nodes if one in rows]
     others = [one for one in node.all_input_nodes if one not in rows]
-    fits = all((sizes := _shape(one)) and sizes[0] == shape[0] for one in given)
-    # What has as many axes and more than one row would have to be cut, too.
-    alone = all(_is_same_for_rows(one, len(shape)) for one in others)
-    return bool(given) and fits and alone and not _any_in(others, reached)
+    fits = all(_has_rows_of(one, shape) for one in given)
+    # What has as many axes has the same rows, and is cut, too.
+    cut = all(_is_same_for_rows(one, len(shape)) or _has_rows_of(one, shape) for one in others)
+    return bool(given) and fits and cut and not _any_in(others, reached)
+
+
+def _has_rows_of(node: Node, shape: list[int]) -> bool:
+    sizes = _shape(node)
+    return sizes is not None and len(sizes) == len(shape) and sizes[0] == shape[0]
+
+
+def _rows_beside(node: Node, rows: set[Node]) -> list[Node]:
+    """What an elementwise operation of a region reads row by row, and the region does not make."""
+    if node.target in PRODUCTS:
+        return []
+    others = [one for one in node.all_input_nodes if one not in rows]
+    axes = len(_shape(node) or [])
+    return [one for one in others if not _is_same_for_rows(one, axes)]
 
 
 def _any_in(values: list[Any], nodes: set[Node]) -> bool:
@@ -187,4 +204,4 @@ def _before_end(end: Node) -> Region | None:
     # Not of a matrix with itself: its rows are cut, and the other factor is whole.
     if not _works_on_rows(node, {given}, {given}):
         return None
-    return Region(ranks, shape[0] // ranks, None, [node, *inner], end)
+    return Region(ranks, shape[0] // ranks, None, [node, *inner], [], end)

@@ -75,6 +75,8 @@ class _Cut:
         else:
             given = region.inner[0].args[PRODUCTS[region.inner[0].target]]
             self.parts[given] = [self._cut(self.late, given, number) for number in numbers]
+        for node in region.beside:
+            self.parts[node] = [self._cut(self.late, node, number) for number in numbers]
         for node in region.inner:
             self.parts[node] = [self._again(node, number) for number in numbers]
         if region.end is not None:
