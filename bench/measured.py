@@ -44,8 +44,10 @@ REWRITTEN = {
     "ep": (MODELS["ep"], "ep"),
 }
 REWRITTEN_RATIOS = (0.6, 1.2)
-TORCH_BEST = ("default", "fx", "fx-merging")
-REWRITE_MODES = (*TORCH_BEST, "free", "merged", "split")
+TORCH_BEST = ("default", "fx", "fx-merging", "fx-buckets", "fx-modules")
+#: The last one has as much memory as torch's bucketing takes, which knows no limit.
+REWRITES = ("merged", "split", "split@2x")
+REWRITE_MODES = (*TORCH_BEST, "free", *REWRITES)
 #: Between which `tune` chooses, and what it chose.
 CANDIDATES = ("none", "default", "kept", "free")
 TUNE_MODES = (*CANDIDATES, "tuned")
@@ -87,10 +89,10 @@ Made by the same command on {date}, with {layers} layers: what `halflap.torch.tu
 REWRITES_HEAD = """
 ### Merged and cut collectives
 
-Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps. *fx-merging* is torch's FX-level scheduling with its bucketing. *free* is our order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`. *Latency* is the part of the collectives' measured time that is not their bytes at the rate of the link.
+Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps, models of {layers} layers (but for the small parameters, bench/small_parameters.py). Torch in five settings: its default, *fx* its FX-level scheduling, *fx-merging* the same with its bucketing, *fx-buckets* all collectives of a kind that may be merged in one bucket, *fx-modules* its manual bucketing with a bucket for each layer. Ours: *free* is the order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`, both at the memory of the graph as it was; `split@2x` may take twice as much. *Latency* is the part of the collectives' measured time that does not grow with their bytes. *Memory* is the larger peak of the two graphs of a step, of the default, torch's fastest, split and split@2x.
 
-| model | link | latency | default | fx | fx-merging | free | merged | split | merged of free | split of free | better one of torch's best |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| model | link | latency | {modes} | merged of free | split of free | better one of torch's best | memory |
+| --- | --- | --- | {lines} | --- | --- | --- | --- |
 """
 
 
@@ -136,6 +138,7 @@ def measure_rewrites(args):
     for ratio, (name, (_, model)) in itertools.product(REWRITTEN_RATIOS, REWRITTEN.items()):
         program = ["--torch-python", args.torch_python, "--models", model]
         program += ["--modes", ",".join(REWRITE_MODES), "--steps", args.steps]
+        program += ["--layers", FEW_LAYERS]
         measured(args, f"rewrites_{name}", ratio, program)
         write()
 
@@ -296,25 +299,27 @@ def foot(results, modes):
 
 
 def rewrites_section(results):
-    first = results[0][1]
+    first = results[-1][1]
     told = {name: first[name] for name in ("date", "ranks", "rounds")}
-    steps = len(first["steps"][0]["default"])
-    rows = "\n".join(rewrites_row(*one) for one in results)
-    return REWRITES_HEAD.format(**told, steps=steps) + rows
+    told |= {"steps": len(first["steps"][0]["default"]), "layers": FEW_LAYERS}
+    told |= {"modes": " | ".join(REWRITE_MODES), "lines": " | ".join(["---"] * len(REWRITE_MODES))}
+    return REWRITES_HEAD.format(**told) + "\n".join(rewrites_row(*one) for one in results)
 
 
 def rewrites_row(name, result):
-    step = {mode: result["modes"][mode]["step"]["value"] for mode in REWRITE_MODES}
-    ours, theirs = min(("merged", "split"), key=step.get), min(TORCH_BEST, key=step.get)
-    latency = max(0.0, 1 - result["communication"] / result["collectives"])
+    step = {mode: one["step"]["value"] for mode, one in result["modes"].items()}
+    ours = min(REWRITES, key=step.get)
+    theirs = min((mode for mode in TORCH_BEST if mode in step), key=step.get)
+    peaks = [result["peak_bytes"][mode] for mode in ("default", theirs, "split", "split@2x")]
     cells = [
         REWRITTEN[name][0] + flaws(result),
         link(result),
-        f"{100 * latency:.0f}%",
-        *[milliseconds(step[mode]) for mode in REWRITE_MODES],
+        f"{100 * result['latency'] / result['collectives']:.0f}%",
+        *[milliseconds(step[mode]) if mode in step else "-" for mode in REWRITE_MODES],
         interval(ratio_between(result, "merged", "free")),
         interval(ratio_between(result, "split", "free")),
         f"{ours}, of {theirs}: {interval(ratio_between(result, ours, theirs))}",
+        ", ".join(f"{peak / 2**20:.1f}" for peak in peaks) + " MiB",
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -1,6 +1,6 @@
 """A sharded model with many small parameters, for the testbed: `--models bench/small_parameters.py`.
 
-Every weight, bias and scale of 24 layers is a parameter of its own, gathered where it is used, so that
+Every weight, bias and scale of 12 layers is a parameter of its own, gathered where it is used, so that
 most of the time of its collectives is latency.
 """
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-LAYERS, WIDTH, TOKENS = 24, 128, 256
+LAYERS, WIDTH, TOKENS = 12, 128, 256
 
 
 class Shard(nn.Module):

@@ -26,7 +26,8 @@ from testbed.ranks import RankFailed  # noqa: E402
 MODELS = {"fsdp": "fsdp", "tp": "tensor_parallel", "ep": "expert_parallel"}
 #: Of the models, with what they are by default.
 SIZES = {"layers": 4, "width": 512, "heads": 8, "tokens": 384}
-TORCH_MODES = ("none", "default", "kept", "free", "auto", "fx", "fx-merging", "merged", "split", "tuned")
+FX_MODES = ("fx", "fx-merging", "fx-buckets", "fx-modules")
+TORCH_MODES = ("none", "default", "kept", "free", "auto", *FX_MODES, "merged", "split", "tuned")
 MPI_MODES = ("input", "kept", "free")
 
 

@@ -1,6 +1,7 @@
-"""Torch's FX-level scheduling, given estimates that fit what was measured on this machine.
+"""What torch does to FX graphs: its scheduling, its bucketing, and its buckets by module.
 
-On a CPU torch's own estimates are those of a GPU, or 0, so that it would order blindly.
+Its scheduling is given estimates that fit what was measured on this machine: on a CPU torch's own are
+those of a GPU, or 0, so that it would order blindly.
 """
 
 from collections import defaultdict
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.fx_utils import count_flops_fx
 
 
@@ -79,3 +81,39 @@ def scheduling(rates, merges):
     }
     prefix = "aten_distributed_optimizations"
     return config.patch({f"{prefix}.{name}": value for name, value in settings.items()})
+
+
+def bucketing():
+    """Settings with which all collectives that may be merged are, before torch's default overlap."""
+    kinds = ("all_gathers", "reduce_scatters", "all_reduces")
+    return config.patch({f"bucket_{kind}_fx": "all" for kind in kinds})
+
+
+def by_module(modules):
+    """A bucket for each of these modules, which travels while the one before computes."""
+    return config.patch(post_grad_custom_post_pass=ByModule([*modules]))
+
+
+def paths_of(node):
+    """The modules that a node is of, outermost first, as `named_modules` calls them: torch's own
+    names for those of a compiled module are all the same."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    inner = [(path.partition(".")[2], kind) for path, kind in stack.values()]
+    return [(path, kind) for path, kind in inner if path]
+
+
+class ByModule(CustomGraphPass):
+    """Torch's manual bucketing, as torchtitan uses it."""
+
+    def __init__(self, modules):
+        self.modules = modules
+
+    def __call__(self, graph):
+        from torch._inductor.fx_passes.overlap_manual_scheduling import manual_overlap_bucketing
+
+        manual_overlap_bucketing(
+            graph.owning_module, self.modules, insert_overlap_deps=True, module_stack_fn=paths_of
+        )
+
+    def uuid(self):
+        return None

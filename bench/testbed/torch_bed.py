@@ -117,7 +117,8 @@ class Program:
     def findings(self):
         values = {mode: self.compared(mode) for mode in self.plan.modes}
         apart = {mode: one["largest_difference"] for mode, one in values.items()}
-        plain = self.ask("simulate", mode="none")[0]
+        simulated = {mode: self.ask("simulate", mode=mode)[0] for mode in ("none", *self.plan.modes)}
+        plain = simulated["none"]
         worked = {mode: self.ask("work", mode=mode) for mode in self.plan.modes}
         return {
             "program": Path(self.subject.name).name,
@@ -127,12 +128,12 @@ class Program:
             "measured": self.figures,
             "tuned": self.tuned,
             "fx": {mode: self.compiled[mode][0]["fx"] for mode in self.plan.modes},
-            "simulated": {
-                mode: self.ask("simulate", mode=mode)[0]["step"] for mode in self.plan.modes
-            },
+            "simulated": {mode: simulated[mode]["step"] for mode in self.plan.modes},
+            "peak_bytes": {mode: simulated[mode]["peak"] for mode in self.plan.modes},
             "bound": plain["bound"],
             "compute": plain["compute"],
             "collectives": plain["collectives"],
+            "latency": plain["latency"],
             "core_seconds": {
                 mode: max(rank["seconds"] for rank in ranks) for mode, ranks in worked.items()
             },

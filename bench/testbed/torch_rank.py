@@ -41,7 +41,8 @@ from halflap.torch._agree import decisions  # noqa: E402
 from halflap.torch._devices import Modelled  # noqa: E402
 from halflap.torch._handover import Program  # noqa: E402
 from halflap.torch._profile import Measured, read_profile  # noqa: E402
-from halflap.torch._times import Times  # noqa: E402
+from halflap.torch._rates import Link, Rates  # noqa: E402
+from halflap.torch._times import Times, kind_or_name  # noqa: E402
 from testbed import fx_level, payload  # noqa: E402
 
 #: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
@@ -161,7 +162,10 @@ class Rank:
         if name in FX_MODES:
             rates = fx_level.Rates.of([graph for graph, _ in self.graphs.get("none", [])])
             return fx_level.scheduling(rates, merges=FX_MODES[name])
-        return {"none": without_overlap, "default": contextlib.nullcontext}[name]()
+        if name == "fx-modules":
+            return fx_level.by_module(name for name, _ in self.subject.build().named_children())
+        plain = {"none": without_overlap, "default": contextlib.nullcontext}
+        return {**plain, "fx-buckets": fx_level.bucketing}[name]()
 
     def simulate(self, mode):
         """Seconds of a step by halflap's simulator, with the run times that orders are based on."""
@@ -177,7 +181,16 @@ class Rank:
             "bound": (outside + sum(one.bound for one in found)) / 1e9,
             "compute": sum(time_of("compute", graph) for graph, _ in graphs) / 1e9,
             "collectives": sum(time_of("collective", graph) for graph, _ in graphs) / 1e9,
+            "latency": sum(self.latency_of(graph) for graph, _ in graphs) / 1e9,
+            "peak": max(one.peak_memory for one in found),
         }
+
+    def latency_of(self, graph):
+        """Nanoseconds of all collectives that do not grow with their bytes."""
+        links = Rates.of(self.measured.times).links
+        issued = [node["collective"] for node in graph["nodes"] if "collective" in node]
+        lines = [links.get(Link(kind_or_name(one["op"]), one["group_size"])) for one in issued]
+        return sum(line.latency for line in lines if line is not None)
 
     def measure(self, profile):
         """Sets the run times that halflap works with: those of a profile, or measured ones."""

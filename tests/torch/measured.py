@@ -17,6 +17,7 @@ from halflap.torch._checked import read_options
 from halflap.torch._measure import put_on_one_clock, waited_at_once
 from halflap.torch._profile import Measured, read_profile
 from halflap.torch._race import in_the_race, is_clear, ratio
+from halflap.torch._rates import Link, Rates
 from halflap.torch._tune import Candidate, Field, Row, choice, read_tuned, row_of
 
 FOLDER = pathlib.Path(sys.argv[1])
@@ -143,6 +144,18 @@ ranks = [{"all_gather of 2, 8 bytes": 9.0, "mm [2, 2] [2, 2]": 4.0},
          {"all_gather of 2, 8 bytes": 5.0, "mm [2, 2] [2, 2]": 6.0, "fused_add": 1.0}]
 expected = {"all_gather of 2, 8 bytes": 5.0, "fused_add": 1.0, "mm [2, 2] [2, 2]": 4.0}
 assert _traced.together(ranks) == expected
+
+# Sizes that were not measured: a line through two sizes; at one size, the others' latency.
+rates = Rates.of({
+    "all_gather of 2, 8 bytes": 100.0, "all_gather of 2, 1008 bytes": 1100.0,
+    "reduce_scatter of 2, 500 bytes": 600.0, "all_to_all of 4, 500 bytes": 600.0,
+    "mm [4, 8] [8, 2]": 64.0, "fused_add, 50 bytes": 100.0,
+})
+assert rates.collective(Link("all_gather", 2), 508) == 600.0
+assert math.isclose(rates.collective(Link("reduce_scatter", 2), 250), 92.0 + 254.0)
+assert rates.collective(Link("all_to_all", 4), 250) == 300.0, "no latency is known among four"
+assert rates.collective(Link("all_reduce", 2), 250) is None
+assert (rates.compute(256, 10), rates.compute(0, 10)) == (128.0, 20.0)
 
 # A rewrite that changed nothing is not tried.
 tried = [Candidate("default"), Candidate("free", "1x", "exact")]

@@ -239,6 +239,14 @@ def cut():
         # What was gathered is used elsewhere, too, as a whole.
         return collectives.reduce_scatter_tensor(made, "sum", 0, group) + 1, gathered.sum(0)
 
+    def gradient(x, up, down, bias):
+        # What was saved has the same rows and is cut, too; sums over rows need all of them.
+        saved = torch.sigmoid(x.repeat(ranks, 1) @ up)
+        gathered = collectives.all_gather_tensor(x, 0, group)
+        hidden = (gathered @ up) * saved * saved.sum(1, keepdim=True)
+        made = collectives.reduce_scatter_tensor(hidden @ down, "sum", 0, group)
+        return made, hidden.t() @ gathered
+
     def experts(x, up, down, bias):
         sent = collectives.all_to_all_single(x, None, None, group)
         hidden = torch.relu(sent @ up) * 0.5
@@ -261,7 +269,8 @@ def cut():
     ranks = dist.get_world_size()
     given = torch.randn(8 * ranks, 16), torch.randn(16, 24), torch.randn(24, 16), torch.randn(16)
     result = {}
-    for function in (tensor_parallel, experts, gathered, scattered, squared, reduced_product):
+    both = (tensor_parallel, gradient, experts)
+    for function in (*both, gathered, scattered, squared, reduced_product):
         expected = function(*given)
         for pieces in (2, 4):
             gm = make_fx(function, tracing_mode="fake")(*given)

@@ -36,7 +36,7 @@ def test_every_region_is_cut_bit_for_bit(tmp_path):
     for rank in launch("fx.cut", tmp_path, ranks=4):
         for case, found in rank.items():
             name, pieces = case.split()
-            both = name in ("tensor_parallel", "experts")
+            both = name in ("tensor_parallel", "gradient", "experts")
             # On more than two ranks a piece of an all-reduce is added up in another sequence.
             cut = 0 if name in ("reduced_product", "squared") else 2 if both else 1
             assert found["same"] and found["cut"] == cut, (case, found)

@@ -393,8 +393,10 @@ class Program:
         if name not in self.groups:
             self.groups[name] = group_ranks(name)
         made = [self._made[name][1] for name in self.nodes[index]["outputs"]]
-        sent, received = self._bytes(kernel.inputs), sum([buffer["size_alloc"] for buffer in made])
         operation = operation_of(kernel) if opaque is None else opaque.kind
+        given, written = _given_and_written(operation, kernel.inputs)
+        sent, received = self._bytes(given), sum([buffer["size_alloc"] for buffer in made])
+        received = received or self._bytes(written)
         collective: dict[str, Any] = {
             "op": operation,
             "group": name,
@@ -407,7 +409,7 @@ class Program:
         # What works in place makes nothing, and what hands its results out does not say how large they are.
         if received:
             collective["output_bytes"] = received
-        known = {"kind": kind_of(operation), "dtype": _dtype(kernel.inputs)}
+        known = {"kind": kind_of(operation), "dtype": _dtype(given)}
         if opaque is None:
             known["reduction"] = _reduction(known["kind"], kernel)
         collective |= {field: value for field, value in known.items() if value is not None}
@@ -434,6 +436,14 @@ class Program:
         if isinstance(part, SchedulerNode):
             return self.hints.product([size for sizes in part.get_ranges() for size in sizes])
         return 0 if isinstance(part, NopKernelSchedulerNode) else 1 << 60
+
+
+def _given_and_written(operation: str, inputs: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """What a collective sends, and the memory that it is given for its result: the last input of
+    torch's ``..._out``, which its bucketing uses."""
+    tensors = [value for value in inputs if _is_tensor(value)]
+    count = len(tensors) - 1 if operation.endswith("_out") else len(tensors)
+    return tensors[:count], tensors[count:]
 
 
 def _add_users(buffer: dict[str, Any], users: list[str]) -> None:

@@ -53,7 +53,7 @@ from ._variants import current_building
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 8
+HANDOVER = 9
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from .times import fill
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that a result of before is not taken from a cache.
-HANDOVER = 1
+HANDOVER = 2
 
 #: A rewritten program must be this much shorter than the best order of the given one.
 WORTH = 0.999

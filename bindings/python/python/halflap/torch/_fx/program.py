@@ -203,7 +203,9 @@ class Program:
         group = self._group(node, opaque)
         if group not in self.groups:
             self.groups[group] = group_ranks(group)
-        given = [one for one in node.all_input_nodes if isinstance(value_of(one), torch.Tensor)]
+        tensors = [one for one in node.all_input_nodes if isinstance(value_of(one), torch.Tensor)]
+        # Torch's bucketing names the memory for a result.
+        given = [one for one in tensors if one is not node.kwargs.get("out")]
         sent = sum([self._size(one) for one in given])
         received = self._size(node)
         name = (operator_name(node.target) or "").partition("::")[2]
