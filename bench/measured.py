@@ -44,7 +44,7 @@ REWRITTEN = {
     "ep": (MODELS["ep"], "ep"),
 }
 REWRITTEN_RATIOS = (0.6, 1.2)
-TORCH_BEST = ("default", "fx", "fx-merging", "fx-buckets", "fx-modules")
+TORCH_BEST = ("default", "fx-merging", "fx-buckets", "fx-modules")
 #: The last one has as much memory as torch's bucketing takes, which knows no limit.
 REWRITES = ("merged", "split", "split@2x")
 REWRITE_MODES = (*TORCH_BEST, "free", *REWRITES)
@@ -89,7 +89,7 @@ Made by the same command on {date}, with {layers} layers: what `halflap.torch.tu
 REWRITES_HEAD = """
 ### Merged and cut collectives
 
-Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps, models of {layers} layers (but for the small parameters, bench/small_parameters.py). Torch in five settings: its default, *fx* its FX-level scheduling, *fx-merging* the same with its bucketing, *fx-buckets* all collectives of a kind that may be merged in one bucket, *fx-modules* its manual bucketing with a bucket for each layer. Ours: *free* is the order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`, both at the memory of the graph as it was; `split@2x` may take twice as much. *Latency* is the part of the collectives' measured time that does not grow with their bytes. *Memory* is the larger peak of the two graphs of a step, of the default, torch's fastest, split and split@2x.
+Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps, models of {layers} layers (but for the small parameters, bench/small_parameters.py). Torch in four settings: its default, *fx-merging* its FX-level scheduling with bucketing, *fx-buckets* all collectives of a kind that may be merged in one bucket, *fx-modules* its manual bucketing with a bucket for each layer. Ours: *free* is the order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`, both at the memory of the graph as it was; `split@2x` may take twice as much. *Latency* is the part of the collectives' measured time that does not grow with their bytes. *Memory* is the larger peak of the two graphs of a step, of the default, torch's fastest, split and split@2x.
 
 | model | link | latency | {modes} | merged of free | split of free | better one of torch's best | memory |
 | --- | --- | --- | {lines} | --- | --- | --- | --- |
