@@ -29,11 +29,10 @@ class Fixed(NamedTuple):
 
 def fixed_of(nodes: Sequence[Node]) -> Fixed:
     """Of nodes in their order."""
-    memory = _Memory(nodes)
     return Fixed(
         nodes=frozenset(nodes),
         effects=[node for node in nodes if node.op == "call_function" and _is_noticed(node)],
-        accesses=memory.accesses(nodes),
+        accesses=_accesses(nodes),
         collectives=[node for node in nodes if is_collective(node)],
     )
 
@@ -60,7 +59,7 @@ def check_same(before: Fixed, graph: Graph, keeps_collectives: bool) -> None:
 def sequence_of(nodes: Sequence[Node]) -> list[Node]:
     """What a rewrite must leave as it is, node by node: what others may notice, and whatever reads
     or writes memory that is written to."""
-    accesses = _Memory(nodes).accesses(nodes)
+    accesses = _accesses(nodes)
     touching = {one for found in accesses.values() for write, reads in found for one in reads}
     touching |= {write for found in accesses.values() for write, _ in found if write is not None}
     called = [node for node in nodes if node.op == "call_function"]
@@ -126,6 +125,12 @@ def _read_schema(target: OpOverload) -> _Facts:
     )
 
 
+def _accesses(nodes: Sequence[Node]) -> dict[Node, list[Any]]:
+    """Of all memory that is written to, which in most graphs is none."""
+    given = {node: found for node in nodes if (found := _arguments(node, writes=True))}
+    return _Memory(nodes).accesses(nodes, given) if given else {}
+
+
 class _Memory:
     """Which nodes give the same memory: whatever a schema says may be an argument's is taken for
     it."""
@@ -158,16 +163,12 @@ class _Memory:
         first, second = sorted((self._find(node), self._find(other)), key=lambda one: one.name)
         self._first[second] = first
 
-    def accesses(self, nodes: Sequence[Node]) -> dict[Node, list[Any]]:
-        """Of all memory that is written to."""
+    def accesses(
+        self, nodes: Sequence[Node], given: dict[Node, list[Node]]
+    ) -> dict[Node, list[Any]]:
+        """Of all memory that is written to; ``given`` has what each node writes to."""
         called = [node for node in nodes if node.op == "call_function"]
-        writes = {}
-        for node in called:
-            given = _arguments(node, writes=True)
-            if given:
-                writes[node] = {self._find(one) for one in given}
-        if not writes:
-            return {}
+        writes = {node: {self._find(one) for one in found} for node, found in given.items()}
         written = set().union(*writes.values())
         found: dict[Node, list[Any]] = {one: [] for one in written}
         since: dict[Node, set[Node]] = {one: set() for one in written}
