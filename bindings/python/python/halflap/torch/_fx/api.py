@@ -11,9 +11,10 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 
 from .._checked import read_options
-from .._pass import Options, session, times_key
-from .._times import Times
+from .._pass import Options
+from .groups import make_second_groups, second_groups
 from .passes import Asked, deciding, run
+from .search import times_of_fx
 
 #: Whether Inductor's setting may be a list of passes.
 HAS_LISTS = hasattr(custom_graph_pass, "get_custom_graph_passes")
@@ -48,30 +49,32 @@ def optimize(
     ``rewrite``: ``"exact"`` merges collectives so that every bit of the results stays;
     ``["merge", "split"]`` also cuts exposed ones, with the products beside them, into pieces, which
     keeps bits if a product's rows do not depend on how many there are; ``"all"`` also merges and
-    cuts all-reduces that may then be added up in another sequence. All ranks that communicate in
-    the graph must call this: they agree on what is done, and else only nodes are moved.
+    cuts all-reduces that may then be added up in another sequence. ``"groups"``, in a list beside
+    any of these, moves all-gathers to a second process group, which the first call with it makes.
+    All ranks that communicate in the graph must call this: they agree on what is done, and else
+    only nodes are moved.
     """
     _change(gm, read_rewrite(rewrite), options)
     return gm
 
 
 def read_rewrite(rewrite: str | Sequence[str]) -> str:
-    """``exact``, ``all``, or kinds by name."""
-    named = [rewrite] if isinstance(rewrite, str) else [*rewrite]
-    known = ("merge", "split")
-    if named in (["exact"], ["all"]):
-        return named[0]
-    wrong = [name for name in named if name not in known]
-    if wrong or not named:
-        raise ValueError(
-            f"rewrite must be 'exact', 'all', or a list of {', '.join(known)}, not {rewrite!r}"
-        )
-    return ",".join(sorted(set(named)))
+    """``exact`` or ``all``, or kinds by name; with ``groups`` or without."""
+    named = {rewrite} if isinstance(rewrite, str) else {*rewrite}
+    rest = named - {"groups"}
+    if named and (rest in ({"exact"}, {"all"}) or rest <= {"merge", "split"}):
+        return ",".join(sorted(named))
+    raise ValueError(
+        "rewrite must be 'exact', 'all', or a list of merge, split; with 'groups' in a list beside "
+        f"any of these, or alone; not {rewrite!r}"
+    )
 
 
 def _change(gm: GraphModule, rewrite: str | None, options: dict[str, Any]) -> None:
     read = read_options(**options)
     asked = Asked(read, rewrite, agrees=read.collective_order != "free")
+    if asked.regroups and not second_groups():
+        make_second_groups()
     run(gm.graph, asked)
     gm.recompile()
 
@@ -89,6 +92,8 @@ class GraphPass(CustomGraphPass):
     ) -> None:
         chosen = None if rewrite is None else read_rewrite(rewrite)
         self.asked = Asked(read_options(**options), chosen)
+        if self.asked.regroups:
+            make_second_groups()
         if self.asked.options.collective_order == "auto":
             raise ValueError(
                 "collective_order must be kept or free: ranks cannot agree while some of them take "
@@ -99,12 +104,8 @@ class GraphPass(CustomGraphPass):
     def _before_scheduler(cls, options: Options, rewrite: str | Sequence[str]) -> GraphPass:
         """For `enable`, whose own pass orders the result: leaves alone what it does not rewrite."""
         made = cls(rewrite=rewrite)
-        times = session.times[options.times]
-        # What the user has to say of run times is said of scheduler nodes.
-        key = times_key(dict(times.profile), None)
-        session.times[key] = Times(times.profile, None)
         order = "kept" if options.collective_order == "kept" else "free"
-        given = replace(options, times=key, collective_order=order)
+        given = replace(times_of_fx(options), collective_order=order)
         made.asked = Asked(given, made.asked.rewrite, orders=False)
         return made
 

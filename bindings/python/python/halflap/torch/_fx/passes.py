@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,21 +22,22 @@ from torch.fx import Graph
 
 from ... import _halflap
 from ..._api import Graph as Given
-from ..._api import Schedule, schedule, simulate
+from ..._api import Schedule, simulate
 from .._devices import modelled_on
 from .._handover import Unsupported
-from .._pass import Options, limit_of, session, threads
+from .._pass import Options, limit_of
 from .._ranks import RanksDiffer, topology
 from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
 from .check import sequence_of
+from .groups import can_regroup, regroup_all, second_groups
 from .merge import Merged, merge_all
 from .narrow import can_narrow, narrow_all
 from .order import apply, arrange
 from .program import Program, communicates
 from .restore import Backup
+from .search import hand_over, ordered
 from .split import Split, split_all
-from .times import fill
 
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
@@ -66,12 +68,25 @@ class Asked:
     @property
     def merges(self) -> bool:
         """Whether collectives may be merged."""
-        return self.rewrite is not None and self.rewrite != "split"
+        return self._has("exact", "merge", "all")
 
     @property
     def splits(self) -> bool:
         """Whether they may be cut."""
-        return self.rewrite is not None and self.rewrite != "exact" and self.rewrite != "merge"
+        return self._has("split", "all")
+
+    @property
+    def regroups(self) -> bool:
+        """Whether all-gathers may move to second process groups."""
+        return self._has("groups")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether sums must be added up in the same sequence."""
+        return not self._has("all")
+
+    def _has(self, *kinds: str) -> bool:
+        return not {*kinds}.isdisjoint((self.rewrite or "").split(","))
 
 
 class Rewrites(NamedTuple):
@@ -81,6 +96,8 @@ class Rewrites(NamedTuple):
     narrowed: Sequence[str] = ()
     merged: Sequence[Merged] = ()
     split: Sequence[Split] = ()
+    #: Those that are now of a second process group.
+    regrouped: Sequence[str] = ()
 
     def __str__(self) -> str:
         """A part of a sentence that a comma ends."""
@@ -89,13 +106,16 @@ class Rewrites(NamedTuple):
         parts += [(merged, f"merged into {len(self.merged)}")] if merged else []
         cut = sum(len(one.collectives) for one in self.split)
         parts += [(cut, f"cut into {self.split[0].pieces} pieces each")] if cut else []
+        moved = len(self.regrouped)
+        parts += [(moved, "in a second process group")] if moved else []
         return "".join(f"{_counted(count)} {what}, " for count, what in parts)
 
     def lines(self) -> list[str]:
         """All of it, for a summary."""
         narrowed = [f"converted      {', '.join(self.narrowed)}\n"] if self.narrowed else []
         merged = [f"merged         {one}\n" for one in self.merged]
-        return [*narrowed, *merged, *[f"cut            {one}\n" for one in self.split]]
+        moved = [f"second group   {', '.join(self.regrouped)}\n"] if self.regrouped else []
+        return [*narrowed, *merged, *[f"cut            {one}\n" for one in self.split], *moved]
 
 
 def _counted(count: int) -> str:
@@ -130,6 +150,7 @@ class Changed:
             "narrowed": [*self.rewrites.narrowed],
             "merged": [[*one.members] for one in self.rewrites.merged],
             "split": [one.to_dict() for one in self.rewrites.split],
+            "regrouped": [*self.rewrites.regrouped],
             "step_time_before": self.step_time_before,
             "order_alone": self.order_alone,
             "step_time": None if self.schedule is None else self.schedule.step_time,
@@ -159,7 +180,7 @@ def run(graph: Graph, asked: Asked) -> Changed:
     needs_all = asked.rewrite is not None or asked.options.collective_order != "kept"
     place = place_of(graph) if asked.agrees and needs_all else None
     try:
-        _Run(graph, asked, changed, place).run()
+        undisturbed(lambda: _Run(graph, asked, changed, place).run())
     except RanksDiffer:
         raise
     except Exception as problem:
@@ -199,30 +220,10 @@ class _Run:
             would_not(self.place)
 
     def _hand_over(self) -> Program:
-        options = self.asked.options
-        times = session.times.get(options.times)
-        if times is None:
-            raise RuntimeError("the profile that run times come from is not in this process")
-        program = undisturbed(Program, self.graph, options.collectives, options.unbacked)
-        fill(program, times, modelled_on(options.device, options.ranks_per_node))
-        return program
+        return hand_over(self.graph, self.asked.options)
 
     def _schedule(self, text: bytes, collective_order: str, **more: Any) -> Schedule:
-        options = self.asked.options
-        if collective_order == "kept":
-            more["order_collectives"] = "all"
-        given = {"memory_budget": options.memory_budget, "effort": options.effort, **more}
-        with warnings.catch_warnings():
-            # Of the graph: they are for those who made it, and that was us.
-            warnings.simplefilter("ignore")
-            return schedule(
-                Given(text),
-                collective_order=collective_order,
-                threads=threads(),
-                slowdown=options.slowdown,
-                comm_slowdown=options.comm_slowdown,
-                **given,
-            )
+        return ordered(text, self.asked.options, collective_order, **more)
 
     def _reorder(self, text: bytes, found: Schedule, order: str) -> None:
         """Moves nodes into the order found; if collectives move and ranks do not agree on that,
@@ -253,7 +254,8 @@ class _Run:
         """Merges and cuts collectives, and orders the result; whether that is better than the best
         order of the program as it is, and all ranks do it."""
         narrows = self.asked.merges and can_narrow(self.graph)
-        if not (alone.recipes or narrows or self.asked.splits):
+        regroups = self.asked.regroups and can_regroup(self.graph)
+        if not (alone.recipes or narrows or regroups or self.asked.splits):
             return False
         backup = Backup(self.graph)
         try:
@@ -273,14 +275,10 @@ class _Run:
     def _best(self, text: bytes, alone: Alone, backup: Backup) -> Attempt | None:
         """The best program that was tried, which the graph then is, or None."""
         limit = limit_of(self.asked.options.memory_budget, alone.known.peak_memory_before)
-        best, last = None, None
-        plan = Plan(alone.recipes)
-        if self.asked.merges:
-            last = self._attempt(plan, limit)
-            best = last.better_than(WORTH * alone.step_time)
+        best = last = self._without_cuts(alone, limit, backup)
         if self.asked.splits:
             exposed = best.exposed() if best is not None else self._exposed(text, alone.schedule)
-            merges = [] if best is None else plan.recipes
+            merges = [] if best is None else best.plan.recipes
             for pieces in PIECES if exposed else ():
                 backup.restore()
                 last = self._attempt(Plan(merges, pieces, exposed), limit)
@@ -289,10 +287,21 @@ class _Run:
         if best is not None and best is not last:
             backup.restore()
             last = self._attempt(best.plan, limit)
-            best = last.better_than(WORTH * alone.step_time)
+            best = last.better_than(math.inf)
         if best is not None:
             apply(best.program, best.found.order, self._order() == "kept")
         return best
+
+    def _without_cuts(self, alone: Alone, limit: str, backup: Backup) -> Attempt | None:
+        """Merged where that is shorter, and with second groups if there are any."""
+        regroups = self.asked.regroups and can_regroup(self.graph)
+        if self.asked.merges:
+            best = self._attempt(Plan(alone.recipes), limit).better_than(WORTH * alone.step_time)
+            if best is not None or not regroups:
+                return best
+            backup.restore()
+        # In the simulation both groups share a link: it cannot say what that gains.
+        return self._attempt(Plan([]), limit).better_than(math.inf) if regroups else None
 
     def _order(self) -> str:
         return "kept" if self.asked.options.collective_order == "kept" else "free"
@@ -321,12 +330,13 @@ class _Run:
 
     def _attempt(self, plan: Plan, limit: str) -> Attempt:
         """Changes the graph as planned, and orders it."""
-        exact = self.asked.rewrite != "all"
+        exact = self.asked.is_exact
         before = sequence_of([*self.graph.nodes])
+        regrouped = regroup_all(self.graph) if self.asked.regroups else []
         narrowed = narrow_all(self.graph) if self.asked.merges else []
         merged = merge_all(self.graph, plan.recipes, exact)
         split = split_all(self.graph, plan.exposed, plan.pieces, exact) if plan.exposed else []
-        if not (narrowed or merged or split):
+        if not (narrowed or merged or split or regrouped):
             return Attempt(self, plan, None)
         if sequence_of([*self.graph.nodes]) != before:
             return Attempt(self, plan, None)
@@ -337,7 +347,8 @@ class _Run:
         except _halflap.Error:
             # It does not fit into memory.
             return Attempt(self, plan, None)
-        return Attempt(self, plan, found, program, text, Rewrites(narrowed, merged, split))
+        rewrites = Rewrites(narrowed, merged, split, regrouped)
+        return Attempt(self, plan, found, program, text, rewrites)
 
 
 class Alone:
@@ -409,7 +420,8 @@ def deciding(asked: Asked) -> str:
     """A hash of all that decides besides the graph, for compile caches."""
     modelled = modelled_on(asked.options.device, asked.options.ranks_per_node)
     lies = topology(modelled.ranks_per_node)
-    text = f"{_halflap.__version__} {HANDOVER} {asked!r} {modelled!r} {lies}"
+    second = sorted(second_groups().items()) if asked.regroups else []
+    text = f"{_halflap.__version__} {HANDOVER} {asked!r} {modelled!r} {lies} {second}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
