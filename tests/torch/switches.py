@@ -68,6 +68,20 @@ assert seen_by_all() == outside
 halflap.torch.disable()
 assert seen_by_all() == before
 
+# Torch's own merging comes first, or is off, and the status says so.
+with config.patch(bucket_all_gathers_fx="all"):
+    with halflap.torch.enable():
+        status = halflap.torch.status()
+        assert "torch merges or orders FX graphs first, as set: bucket_all_gathers_fx='all'" in str(status)
+    with halflap.torch.enable(rewrite="exact", keep="1.5x"):
+        status = halflap.torch.status()
+        assert status.torchs_own == {} and "settings are as halflap needs them" in str(status)
+        assert status.options["keep"] == "1.5x" and config.custom_partitioner_fn is not None
+        with config.patch(bucket_all_gathers_fx="all"):
+            text = str(halflap.torch.status())
+            assert "must be none: torch merges what halflap left apart" in text, text
+assert config.custom_partitioner_fn is None and seen_by_all() == before
+
 assert key() == key(report_dir="anywhere") == pickle.dumps(pickle.loads(key()))
 assert len({key(), key(effort="default"), key(collective_order="free"), key(device="a100"), key(profile={"a": 1})}) == 5
 
@@ -77,6 +91,9 @@ assert "did you mean 'h100'?" in refused(device="h10")
 assert "without a closure" in refused(estimate=lambda snode: 1.0)
 assert "nothing-there.json" in refused(profile="nothing-there.json")
 assert "'40GiB', not None" in refused(memory_budget=None)
+assert "keep must be a multiple or a size" in refused(keep=None)
+assert "with 'groups' in a list" in refused(rewrite=["exact", "split"])
+assert "call torch.distributed.init_process_group first" in refused(rewrite="groups")
 for patience in ("yes", -5, 0, float("inf")):
     assert "True, False or a number of seconds above 0" in refused(check_ranks=patience)
 assert "'mm' takes 'fast', not a number of nanoseconds" in refused(profile={"mm": "fast"})

@@ -79,6 +79,48 @@ def test_inductor_keeps_caches_and_values(tmp_path):
         assert "collectives merged into" in rank["both levels"]["status"]
 
 
+def test_parameters_are_kept_or_gathered_again(tmp_path):
+    for rank in launch("keep.both_directions", tmp_path, ranks=2):
+        forward, backward = rank.pop("plain")["gathers"]
+        # What the first layer is given needs no gradient: one weight is not used in backward.
+        assert forward == backward + 1 > 1
+        for case, found in rank.items():
+            assert found["same"] and (found["failure"] is None) == (case != "failed"), (case, found)
+            assert found["gathers"] == [forward, backward - found["kept"]], (case, found)
+        kept, some, again = rank["kept"], rank["some"], rank["again"]
+        assert kept["kept"] == kept["parameters"] == backward and kept["kept_before"] == 0
+        assert kept["after"]["step_time"] < kept["before"]["step_time"]
+        # Never more than the limit.
+        limit = (kept["before"]["peak"] + kept["after"]["peak"]) // 2
+        assert 0 < some["kept"] < backward and some["after"]["peak"] <= limit
+        assert rank["within"]["after"]["peak"] <= rank["within"]["before"]["peak"]
+        assert again["kept"] == 0 and again["kept_before"] == backward
+        assert again["after"]["peak"] < again["before"]["peak"]
+        assert rank["kept as before"]["kept"] == backward and rank["failed"]["told"] == 1
+
+
+def test_second_groups(tmp_path):
+    for rank in launch("keep.second_groups", tmp_path, ranks=2):
+        assert all(found["same"] for found in rank.values()), rank
+        assert {case: found["regrouped"] for case, found in rank.items()} == {
+            "broken": 0, "both": 1, "alone": 0,
+        }
+        assert "rank 0: RuntimeError: no group" in rank["broken"]["told"][0]
+
+
+def test_inductor_keeps_parameters_in_second_groups(tmp_path):
+    first, second = launch("keep.inductor", tmp_path, ranks=2)
+    assert first["first"]["second"] == second["first"]["second"] != []
+    for rank in (first, second):
+        for case, found in rank.items():
+            assert found["same"] and found["failures"] == [], (case, found)
+        assert rank["first"]["decided"] == 1 and rank["first"]["regrouped"] > 0
+        assert "gathered parameters kept for backward" in rank["first"]["status"]
+        # Both are in what compile caches know a graph by.
+        assert rank["cached"]["decided"] == 0 and rank["cached"]["graphs"] == 0
+        assert rank["cached"]["second"] == rank["first"]["second"]
+
+
 def test_random_programs(tmp_path, monkeypatch):
     monkeypatch.setenv("FIRST_SEED", "0")
     monkeypatch.setenv("SEEDS", "6")

@@ -38,6 +38,7 @@ from ._settings import (  # noqa: E402
     compile_backward_at_once,
     generate_both,
     keep_failures_out,
+    partition_with,
     plug_in,
     rewrite_first,
 )
@@ -57,14 +58,17 @@ from ._timeline import Looked, Timeline  # noqa: E402
 from ._tune import Candidate, Trial, Tuned, pass_of, read_tuned  # noqa: E402
 from ._watch import watch  # noqa: E402
 from ._fx.api import GraphPass, optimize, read_rewrite, reorder  # noqa: E402
+from ._fx.keep import Kept, Partitioner  # noqa: E402
 from ._fx.passes import Changed  # noqa: E402
 
 __all__ = [
     "Changed",
     "Enabled",
     "GraphPass",
+    "Kept",
     "Measured",
     "OverlapPass",
+    "Partitioner",
     "Ran",
     "RanksDiffer",
     "Status",
@@ -108,6 +112,8 @@ class Enabled:
         self.overlap_pass = our_pass
         #: The one that rewrites them before that, if any does.
         self.graph_pass: GraphPass | None = None
+        #: The one that decides which gathered parameters are kept, if any does.
+        self.partitioner: Partitioner | None = None
         self._report_dir = report_dir
         self._waiting = waiting
         self._settings = Settings()
@@ -132,6 +138,8 @@ class Enabled:
         plug_in(self._settings, self.overlap_pass)
         if self.graph_pass is not None:
             rewrite_first(self._settings, self.graph_pass)
+        if self.partitioner is not None:
+            partition_with(self._settings, self.partitioner)
         if self.overlap_pass.options.collective_order == "auto":
             generate_both(self._settings, tell_half)
         keep_failures_out(self._settings, session.is_kept_out)
@@ -159,6 +167,7 @@ def enable(
     collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
     tuned: Tuned | str | os.PathLike[str] | None = None,
     rewrite: str | Sequence[str] | None = None,
+    keep: bool | float | str = False,
 ) -> Enabled:
     """Has halflap order every graph with collectives that is compiled from now on.
 
@@ -190,8 +199,13 @@ def enable(
     ``effort``, ``profile`` and ``rewrite``.
 
     ``rewrite``: ``"exact"`` also merges collectives where that makes a step shorter, and keeps every
-    bit; ``"all"`` also where sums may be added up in another sequence. All ranks of a process group
-    must then compile the same graphs.
+    bit; ``"all"`` also where sums may be added up in another sequence. ``"groups"``, in a list
+    beside these, has all-gathers use a second process group; all ranks then call this. All ranks of
+    a process group must then compile the same graphs.
+
+    ``keep``: decides for each gathered parameter whether it is kept for the backward pass or
+    gathered again, within a limit of its own: ``"1.2x"`` of what the larger of a step's two graphs
+    needs without this, or a size; ``True`` is ``memory_budget`` if that is a size, else ``"1x"``.
 
     `status` says whether all of that took effect.
     """
@@ -231,6 +245,8 @@ def enable(
     enabled = Enabled(OverlapPass(options, torchs), folder, waiting)
     if rewrite is not None:
         enabled.graph_pass = GraphPass._before_scheduler(options, rewrite)
+    if keep is not False:
+        enabled.partitioner = Partitioner._before_scheduler(options, keep)
     disable()
     enabled._switch_on()
     return enabled
@@ -402,6 +418,7 @@ def status() -> Status:
     enabled = _enabled[-1]
     extra = {"report_dir": enabled._report_dir, **enabled._waiting._asdict()}
     extra["rewrite"] = enabled.graph_pass and enabled.graph_pass.asked.rewrite
+    extra["keep"] = enabled.partitioner and enabled.partitioner.limit
     return status_of(enabled.overlap_pass, extra, enabled._sees_all)
 
 

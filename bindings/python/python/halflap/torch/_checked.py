@@ -41,11 +41,11 @@ def checked_ranks(ranks: int | None) -> int | None:
     return ranks
 
 
-def checked_budget(budget: float | str) -> str:
+def checked_budget(budget: float | str, name: str = "memory_budget") -> str:
     """A memory budget, as the command takes it."""
     if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
         right = "a multiple or a size, such as '1.2x' or '40GiB'"
-        raise ValueError(f"memory_budget must be {right}, not {budget!r}")
+        raise ValueError(f"{name} must be {right}, not {budget!r}")
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
     schedule(empty, memory_budget=budget)
     if isinstance(budget, str):

@@ -131,10 +131,11 @@ def shown(value: Any) -> Any:
 
 def differing(our_pass: Any) -> list[Needed]:
     """The settings that are not as we need them, as this thread sees them now."""
-    return [one for one in needed(our_pass) if not _is_as_needed(one)]
+    return [one for one in needed(our_pass) if not is_as_needed(one)]
 
 
-def _is_as_needed(one: Needed) -> bool:
+def is_as_needed(one: Needed) -> bool:
+    """Whether a setting is, as this thread sees it now."""
     if one.name == PASSES:
         # Passes before ours do no harm. By their words: other threads see a copy of ours.
         return repr([*one.now()][-1:]) == repr(one.value)
@@ -173,9 +174,23 @@ def plug_in(settings: Settings, our_pass: Any) -> None:
         warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=4)
 
 
-#: Torch's own merging, which would come after ours.
+#: Torch's own merging and FX-level scheduling, which come after our pass over FX graphs and before
+#: the one over scheduler nodes.
 MERGING = ("bucket_all_gathers_fx", "bucket_reduce_scatters_fx", "bucket_all_reduces_fx")
+SCHEDULING = "aten_distributed_optimizations.enable_overlap_scheduling"
 POST_GRAD = "post_grad_custom_post_pass"
+
+
+def needed_by_rewrites() -> list[Needed]:
+    """What must be off so that halflap alone decides what is merged."""
+    merges = "torch merges what halflap left apart"
+    scheduling = Needed(config, SCHEDULING, False, "torch orders and merges after halflap merged")
+    return [*[Needed(config, name, "none", merges) for name in MERGING], scheduling]
+
+
+def torchs_own() -> dict[str, Any]:
+    """Torch's own merging and FX-level scheduling, as far as they are on."""
+    return {one.name: one.now() for one in needed_by_rewrites() if one.now() != one.value}
 
 
 def rewrite_first(settings: Settings, graph_pass: Any) -> None:
@@ -183,9 +198,19 @@ def rewrite_first(settings: Settings, graph_pass: Any) -> None:
     merging and FX-level scheduling are off."""
     own = getattr(config, POST_GRAD)
     settings.set(config, POST_GRAD, graph_pass if own is None else graph_pass.after(own))
-    for name in MERGING:
-        settings.set(config, name, "none")
-    settings.set(config, "aten_distributed_optimizations.enable_overlap_scheduling", False)
+    for one in needed_by_rewrites():
+        settings.set(one.module, one.name, one.value)
+
+
+PARTITIONER = "custom_partitioner_fn"
+
+
+def partition_with(settings: Settings, partitioner: Any) -> None:
+    """Has joint graphs cut in two by ours, which calls the user's if there is one."""
+    if not hasattr(config, PARTITIONER):
+        raise UnknownTorch(f"torch {torch.__version__} has no setting {PARTITIONER}: keep needs it")
+    partitioner.inner = getattr(config, PARTITIONER)
+    settings.set(config, PARTITIONER, partitioner)
 
 
 def keep_failures_out(settings: Settings, is_kept_out: Callable[[], bool]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from .._api import Schedule
 from ._agree import KEPT, decisions
+from ._fx.keep import Kept, decided
 from ._fx.passes import Changed, done
 from ._pass import OverlapPass, Ran, session
-from ._settings import Needed, differing, needed, shown
+from ._settings import Needed, is_as_needed, needed, needed_by_rewrites, shown, torchs_own
 from ._watch import Compiled, Outcome, outcome_of, watched
 
 #: The text has as many lines on graphs of each outcome; the dictionary has all graphs.
@@ -36,6 +37,10 @@ class Status:
     agreed: dict[str, int]
     #: What passes over FX graphs did, with ``enable(rewrite=...)`` or called by themselves.
     fx: list[Changed]
+    #: Which gathered parameters were kept for backward, with ``enable(keep=...)`` or a `Partitioner`.
+    partitions: list[Kept]
+    #: Torch's own merging and FX-level scheduling, as far as they are on, by their settings.
+    torchs_own: Mapping[str, Any]
     #: Whether this torch lets us see all that it compiles, and not only what our pass is given.
     sees_all: bool
 
@@ -55,16 +60,15 @@ class Status:
             "hidden": self.hidden,
             "agreed": self.agreed,
             "fx": [one.to_dict() for one in self.fx],
+            "partitions": [one.to_dict() for one in self.partitions],
+            "torchs_own": dict(self.torchs_own),
             "sees_all": self.sees_all,
         }
 
     def __str__(self) -> str:
         lines = [*self._enabled_text(), *self._settings_text(), *self._graphs_text()]
-        if self.fx:
-            lines.append("FX graphs, before Inductor's scheduler:")
-            lines += [f"  {one}" for one in self.fx[:MOST_SHOWN]]
-            if len(self.fx) > MOST_SHOWN:
-                lines.append(f"  and {len(self.fx) - MOST_SHOWN} more")
+        lines += _listed("joint graphs, before they are cut in two:", self.partitions)
+        lines += _listed("FX graphs, before Inductor's scheduler:", self.fx)
         if any(self.agreed.values()):
             counts = [f"{count} {order}" for order, count in self.agreed.items()]
             lines.append(f"sequences of collectives that ranks agreed on: {', '.join(counts)}")
@@ -96,11 +100,19 @@ class Status:
     def _settings_text(self) -> list[str]:
         wrong = [one for one in self.settings if not one["as_needed"]]
         if not wrong:
-            return ["torch's settings are as halflap needs them"] if self.is_enabled else []
+            fine = ["torch's settings are as halflap needs them"] if self.is_enabled else []
+            return [*fine, *self._torchs_text()]
         return ["torch's settings are not as halflap needs them:"] + [
             f"  {one['name']} is {one['value']} and must be {one['needed']}: {one['otherwise']}"
             for one in wrong
         ]
+
+    def _torchs_text(self) -> list[str]:
+        """What torch does before us, where that is not in our way."""
+        if not (self.is_enabled and self.torchs_own):
+            return []
+        texts = [f"{name}={value!r}" for name, value in self.torchs_own.items()]
+        return [f"torch merges or orders FX graphs first, as set: {', '.join(texts)}"]
 
     def _graphs_text(self) -> list[str]:
         counts = Counter(graph.outcome for graph in self.graphs)
@@ -116,6 +128,13 @@ class Status:
             if len(told) > MOST_SHOWN:
                 lines.append(f"  and {len(told) - MOST_SHOWN} more {outcome.value}")
         return lines
+
+
+def _listed(title: str, all_of_them: list[Any]) -> list[str]:
+    lines = [f"  {one}" for one in all_of_them[:MOST_SHOWN]]
+    if len(all_of_them) > MOST_SHOWN:
+        lines.append(f"  and {len(all_of_them) - MOST_SHOWN} more")
+    return [title, *lines] if lines else []
 
 
 def _grouped(graphs: list[Compiled]) -> list[str]:
@@ -176,12 +195,14 @@ def status_of(our_pass: OverlapPass | None, extra: Mapping[str, Any], sees_all: 
     history = [outcome_of(ran, []) for ran in session.history]
     return Status(
         options=None if our_pass is None else {**_options(our_pass), **extra},
-        settings=[] if our_pass is None else _settings(our_pass),
+        settings=[] if our_pass is None else _settings(our_pass, bool(extra.get("rewrite"))),
         graphs=[*watched.graphs] if sees_all else history,
         graphs_without_collectives=watched.without_collectives,
         hidden=[operator for operator in watched.hidden if operator not in operators],
         agreed={"free": len(orders) - kept, "kept": kept},
         fx=[*done],
+        partitions=[*decided],
+        torchs_own=torchs_own(),
         sees_all=sees_all,
     )
 
@@ -198,9 +219,9 @@ def _options(our_pass: OverlapPass) -> dict[str, Any]:
     return options
 
 
-def _settings(our_pass: OverlapPass) -> list[dict[str, Any]]:
-    wrong = {one.name for one in differing(our_pass)}
-    return [_setting(one, one.name not in wrong) for one in needed(our_pass)]
+def _settings(our_pass: OverlapPass, rewrites: bool) -> list[dict[str, Any]]:
+    wanted = [*needed(our_pass), *(needed_by_rewrites() if rewrites else ())]
+    return [_setting(one, is_as_needed(one)) for one in wanted]
 
 
 def _setting(one: Needed, as_needed: bool) -> dict[str, Any]:
