@@ -1,12 +1,17 @@
-//! What kernels, collectives and their arrays are called.
+//! Labels of kernels, collectives and their arrays: names, types and shares of the time.
 
 use std::sync::Arc;
 
-use halflap_hlo::ids::PlanId;
+use halflap::units::Bytes;
+use halflap_hlo::ids::{InstrId, PlanId, SlotId};
+use halflap_hlo::plan::{Plan, PlannedWork, only_finds};
+use halflap_hlo::{Module, Opcode, Shape};
 
+use super::launch::PreparedLaunch;
+use super::{Planned, Preparer};
 use crate::comm::{CollectiveSpec, MessageSpec};
 use crate::failure::Stuck;
-use crate::kernel::ArrayType;
+use crate::kernel::{ArrayType, ResultLeaf};
 
 /// The subject of a span or a status.
 #[derive(Clone, Debug)]
@@ -107,4 +112,161 @@ pub(crate) struct IssuedTask {
     pub(crate) count: u64,
     /// The iteration of each enclosing loop, the outermost first. Empty if not needed.
     pub(crate) scope: Option<Arc<[u32]>>,
+}
+
+impl Preparer<'_> {
+    pub(super) fn label(&mut self, label: Label) -> u32 {
+        self.labels.push(label);
+        self.labels.len() as u32 - 1
+    }
+
+    /// The name of a step's instruction.
+    pub(super) fn named(&self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> Label {
+        let computation = self.module.computation_name(of.plan.computation).to_owned();
+        Label {
+            name: self.module.instruction_name(instr).to_owned(),
+            kind,
+            place: (computation, of.place),
+            at: (of.id, of.place),
+            source: self.module.place(instr),
+            ins: Vec::new(),
+            outs: Vec::new(),
+            among: String::new(),
+            shares: Vec::new(),
+            target: self.target(instr),
+            collective: None,
+            message: None,
+            bounds: Vec::new(),
+        }
+    }
+
+    fn target(&self, instr: InstrId) -> Option<String> {
+        let is_custom = self.module.instruction(instr).opcode == Opcode::CustomCall;
+        let target = self.module.attribute(instr, "custom_call_target").filter(|_| is_custom)?;
+        Some(target.trim_matches('"').to_owned())
+    }
+
+    /// The name of a kernel, and its instructions' shares of the time, if it has several.
+    pub(super) fn kernel(&self, work: &PlannedWork, of: Planned<'_>) -> Label {
+        let label = self.named(work.instr, LabelKind::Kernel, of);
+        match work.fused {
+            Some(_) => {
+                let target = work.instrs().into_iter().find_map(|instr| self.target(instr));
+                let name = work.name(self.module).to_owned();
+                Label { name, target, shares: shares(self.module, work), ..label }
+            }
+            None => label,
+        }
+    }
+
+    /// A label of what is only passed on, or waited for.
+    pub(super) fn plain(&mut self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> u32 {
+        let label = self.named(instr, kind, of);
+        self.label(label)
+    }
+
+    /// A label of a kernel, with its arrays.
+    pub(super) fn launched(&mut self, label: Label, plan: &Plan, made: &PreparedLaunch) -> u32 {
+        let PreparedLaunch { launch, leaves, instr } = made;
+        let ins = self
+            .made_by(leaves.iter().copied(), arguments(plan, &launch.ins, launch.kernel.inputs()));
+        let made = (0..).map(|index| ResultLeaf { instr: *instr, index });
+        let outs = self.made_by(made, arguments(plan, &launch.outs, launch.kernel.outputs()));
+        self.label(Label { ins, outs, bounds: bounds(self.module, *instr, leaves), ..label })
+    }
+
+    /// Arrays, once the producer of each is known.
+    pub(super) fn made_by(
+        &self,
+        makers: impl Iterator<Item = ResultLeaf>,
+        arrays: Vec<Argument>,
+    ) -> Vec<Argument> {
+        let known = |(array, leaf): (Argument, ResultLeaf)| {
+            let name = self.module.instruction_name(leaf.instr);
+            let is_array = self.module.instruction(leaf.instr).shape.array().is_some();
+            let value =
+                if is_array { name.to_owned() } else { format!("{name}{{{}}}", leaf.index) };
+            Argument { is_constant: self.constants.contains(&leaf.instr), value, ..array }
+        };
+        arrays.into_iter().zip(makers).map(known).collect()
+    }
+}
+
+/// Arrays in slots.
+pub(super) fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument> {
+    let name = |slot: SlotId| plan.storage.slots[slot].name.clone();
+    let argument = |(&slot, kind): (&SlotId, &ArrayType)| Argument {
+        buffer: name(slot),
+        value: String::new(),
+        kind: kind.clone(),
+        is_constant: false,
+    };
+    slots.iter().zip(kinds).map(argument).collect()
+}
+
+/// Each instruction's share of a kernel's time: in proportion to the bytes that it would read and
+/// write as its own kernel. One that only remaps indices gets none, because several kernels may do
+/// it.
+fn shares(module: &Module, work: &PlannedWork) -> Vec<(String, f64)> {
+    let size = |shape: &Shape| {
+        shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)))
+    };
+    let bytes = |instr: InstrId| {
+        let operands = module.operands(instr).iter().map(|operand| module.operand_shape(operand));
+        let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
+        all.0 as f64
+    };
+    let counts =
+        |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
+    let instrs = work.instrs().into_iter();
+    let each: Vec<(InstrId, f64)> = instrs
+        .map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 }))
+        .collect();
+    let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
+    each.into_iter()
+        .map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all))
+        .collect()
+}
+
+/// The indices of a gather, a slice or an update, among what its kernel takes.
+fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds> {
+    let operands = module.operands(instr);
+    let dims = |operand: usize| -> Vec<i64> {
+        let array = operands.get(operand).and_then(|operand| module.operand_shape(operand).array());
+        array.map_or(Vec::new(), |array| array.dims.iter().map(|&dim| dim as i64).collect())
+    };
+    let input = |operand: usize| {
+        let of = operands.get(operand)?.of;
+        leaves.iter().position(|leaf| leaf.instr == of && leaf.index == 0)
+    };
+    let single = |first: usize, sizes: Vec<i64>| {
+        let room = dims(0).into_iter().zip(sizes).map(|(dim, size)| dim - size).enumerate();
+        let one = room.filter_map(|(dimension, most)| {
+            Some(Bounds {
+                input: input(first + dimension)?,
+                stride: 1,
+                most: vec![(dimension, most)],
+            })
+        });
+        one.collect()
+    };
+    match module.instruction(instr).opcode {
+        Opcode::DynamicSlice => single(1, module.numbers(instr, "dynamic_slice_sizes")),
+        Opcode::DynamicUpdateSlice => single(2, dims(1)),
+        Opcode::Gather => {
+            let (table, sizes) = (dims(0), module.numbers(instr, "slice_sizes"));
+            let along =
+                module.numbers(instr, "index_vector_dim").first().map_or(0, |&dim| dim as usize);
+            let most = |&dim: &i64| {
+                let dim = dim as usize;
+                Some((dim, table.get(dim)? - sizes.get(dim)?))
+            };
+            let most: Option<Vec<_>> =
+                module.numbers(instr, "start_index_map").iter().map(most).collect();
+            let stride = dims(1).iter().skip(along + 1).product::<i64>() as usize;
+            let bounds = most.zip(input(1)).map(|(most, input)| Bounds { input, stride, most });
+            bounds.into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
 }

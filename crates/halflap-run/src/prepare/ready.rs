@@ -1,0 +1,161 @@
+//! What a prepared computation is: its steps as actions, with kernels and slots.
+
+use halflap::ids::{IdVec, StreamId};
+use halflap_hlo::ids::{PlanId, SlotId};
+use halflap_hlo::plan::{Check, Loop, PlannedCall};
+
+use super::layout::SlotContent;
+use crate::comm::CollectiveSpec;
+use crate::kernel::Kernel;
+use crate::tensor::Tensor;
+
+/// A kernel and its memory: the slot of each input and output.
+pub(crate) struct KernelLaunch {
+    pub(crate) kernel: Kernel,
+    pub(crate) ins: Vec<SlotId>,
+    pub(crate) outs: Vec<SlotId>,
+    /// For each input, whether it must be put aside, because an output is written where it is.
+    pub(crate) aside: Vec<bool>,
+}
+
+/// An array that is read through bitcasts: the kernel that applies them to a slot.
+pub(crate) struct Cast {
+    pub(crate) kernel: Kernel,
+    pub(crate) from: SlotId,
+}
+
+/// An array of a slot, as a step reads it.
+pub(crate) enum Read {
+    Slot(SlotId),
+    Cast(Box<Cast>),
+}
+
+/// A call, and the arrays that it is given.
+pub(crate) struct Called {
+    pub(crate) call: PlannedCall,
+    pub(crate) arguments: Vec<Read>,
+}
+
+/// The action for a step.
+pub(crate) enum Action {
+    Alloc {
+        slot: SlotId,
+    },
+    Free {
+        slot: SlotId,
+        size: i64,
+    },
+    Launch {
+        label: u32,
+        launch: KernelLaunch,
+        casts: Vec<(usize, Cast)>,
+    },
+    Collective {
+        label: u32,
+        stream: StreamId,
+        collective: CollectiveSpec,
+        ins: Vec<Read>,
+        outs: Vec<SlotId>,
+    },
+    Transfer {
+        label: u32,
+        stream: StreamId,
+        launch: KernelLaunch,
+    },
+    /// A send or a recv, and where what it carries is.
+    Message {
+        label: u32,
+        stream: StreamId,
+        arrays: Vec<SlotId>,
+    },
+    Wait {
+        label: u32,
+        start: usize,
+    },
+    Call {
+        label: u32,
+        called: Called,
+    },
+    Loop {
+        label: u32,
+        repeat: Loop,
+        decides: Option<Vec<usize>>,
+    },
+    Branch {
+        label: u32,
+        selector: SlotId,
+        selector_bytes: usize,
+        branches: Vec<Called>,
+    },
+}
+
+/// A computation that can run.
+pub(crate) struct PlanReady {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) held: IdVec<SlotId, SlotContent>,
+    pub(crate) parameters: Vec<SlotId>,
+    pub(crate) results: Vec<SlotId>,
+    /// Slots of constants, and their values.
+    pub(crate) constants: Vec<(SlotId, Tensor)>,
+    /// The bytes of all constants.
+    pub(crate) constant_size: i64,
+    /// The size of each slot.
+    pub(crate) sizes: IdVec<SlotId, i64>,
+    /// The names of slots.
+    pub(crate) names: IdVec<SlotId, String>,
+    pub(crate) computation: String,
+    /// The expected allocations and frees, and the node after which each is checked.
+    pub(crate) checks: Vec<(Check, NodeLabel)>,
+    /// Whether nothing in it, or in what it calls, is asynchronous.
+    pub(crate) is_synchronous: bool,
+}
+
+/// A node of a computation, for people.
+pub(crate) struct NodeLabel {
+    pub(crate) name: String,
+    pub(crate) source: Option<String>,
+}
+
+impl KernelLaunch {
+    pub(super) fn new(kernel: Kernel, ins: Vec<SlotId>, outs: Vec<SlotId>) -> KernelLaunch {
+        let shares = |input: usize| {
+            let here = |(output, slot): (usize, &SlotId)| {
+                *slot == ins[input] && !kernel.can_share(output, input)
+            };
+            outs.iter().enumerate().any(here)
+        };
+        let aside = (0..ins.len()).map(shares).collect();
+        KernelLaunch { kernel, ins, outs, aside }
+    }
+}
+
+/// Whether nothing in a plan is asynchronous, given those of its callees.
+pub(super) fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
+    let is_one = |call: &PlannedCall| plans[call.plan].is_synchronous;
+    plan.actions.iter().all(|action| match action {
+        Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
+        Action::Collective { .. }
+        | Action::Transfer { .. }
+        | Action::Message { .. }
+        | Action::Wait { .. } => false,
+        Action::Call { called, .. } => is_one(&called.call),
+        Action::Loop { repeat, .. } => {
+            plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous
+        }
+        Action::Branch { branches, .. } => {
+            branches.iter().all(|branch| is_one(&branch.call))
+                && have_same_room(plan, branches, plans)
+        }
+    })
+}
+
+/// Whether the results that branches leave to their caller need as much memory as it has for them.
+fn have_same_room(plan: &PlanReady, branches: &[Called], plans: &IdVec<PlanId, PlanReady>) -> bool {
+    let fits = |call: &PlannedCall| {
+        let is_alike = |(theirs, own): &(SlotId, SlotId)| {
+            plans[call.plan].held[*theirs].bytes == plan.held[*own].bytes
+        };
+        call.adopted.iter().all(is_alike)
+    };
+    branches.iter().all(|branch| fits(&branch.call))
+}
