@@ -14,7 +14,7 @@ use halflap::cost::{Costs, Device};
 use halflap::graph::{Collective, Graph, GroupParts, OpKind, OpParts, Parts};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
-use halflap_cli::ask::{self, Figures, Stop};
+use halflap_cli::ask::{self, Figures, StopSignal};
 use halflap_cli::place::Input;
 use halflap_cli::request::{
     Analyze, Explain, Ordered, Request, Run, Simulate, Timeline, Verify, WhatIf, WhichArgs,
@@ -137,9 +137,9 @@ impl From<PyInput> for Input {
 /// once we gave up.
 fn apart<T: Send + 'static>(
     py: Python<'_>,
-    work: impl FnOnce(Stop) -> Result<T, Failed> + Send + 'static,
+    work: impl FnOnce(StopSignal) -> Result<T, Failed> + Send + 'static,
 ) -> PyResult<T> {
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let (sender, mut answers) = channel();
     let to_stop = stop.clone();
     thread::spawn(move || _ = sender.send(work(to_stop)));
@@ -322,7 +322,7 @@ fn timeline(py: Python<'_>, step: PyInput) -> PyResult<PyHeld> {
 }
 
 /// Waits for an answer, and for signals.
-fn answered<T: Send>(py: Python<'_>, answers: &mut Receiver<T>, stop: &Stop) -> PyResult<T> {
+fn answered<T: Send>(py: Python<'_>, answers: &mut Receiver<T>, stop: &StopSignal) -> PyResult<T> {
     let mut told: Option<(PyErr, Instant)> = None;
     loop {
         let own = &mut *answers;

@@ -11,11 +11,11 @@ use crate::ask as asked;
 use crate::exit::Failed;
 use crate::progress::Bar;
 use crate::show::Section;
-use crate::source::Source;
+use crate::source::ProgramSource;
 
 /// What is asked about orders.
 pub struct Question<'a, T> {
-    pub source: &'a Source,
+    pub source: &'a ProgramSource,
     pub search: Search,
     pub decided: &'a [Decided<T>],
     pub is_searched: bool,

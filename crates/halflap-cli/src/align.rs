@@ -67,7 +67,8 @@ fn file_names(paths: &[String]) -> Result<Vec<String>, Failed> {
             false => Err(Failed::in_file(
                 path,
                 format!(
-                    "another graph is called '{name}', too: each rank's file needs a name of its own"
+                    "another graph is called '{name}', too: each rank's file needs a name of its \
+                     own"
                 ),
             )),
         }

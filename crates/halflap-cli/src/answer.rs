@@ -13,8 +13,8 @@ use crate::exit::Failed;
 /// Orders and their figures, for programs: nothing of it is rendered.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// The names of nodes in their order: of a graph, or of each computation that was looked at, by its
-    /// name.
+    /// The names of nodes in their order: of a graph, or of each computation that was looked at, by
+    /// its name.
     pub orders: Vec<(String, Vec<String>)>,
     /// The simulated step time.
     pub step_time: Change<Nanos>,

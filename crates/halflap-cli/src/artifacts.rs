@@ -83,7 +83,8 @@ impl Artifacts {
         }
         let is_there = path.exists();
         if is_filled {
-            // Only what such folders have: a folder of something else is not emptied by a slip of the finger.
+            // Only what such folders have: a folder of something else is not emptied by a slip of
+            // the finger.
             if !path.join("index.html").is_file() {
                 return Err(Failed::in_file(
                     &name,

@@ -2,7 +2,7 @@
 //!
 //! Programs such as the Python module get the answers and the errors of the command. Nothing is
 //! printed: warnings are part of an answer, which is rendered only on demand. While a request is
-//! answered, its thread knows how the program would end it ([`Stop`]).
+//! answered, its thread knows how the program would end it ([`StopSignal`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ use crate::request::{Request, Run, Verify};
 
 /// Asks for an early end of the work on a request.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct StopSignal(Arc<AtomicBool>);
 
-impl Stop {
+impl StopSignal {
     /// Asks.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -35,13 +35,13 @@ impl Stop {
 }
 
 /// A program that waits for this thread.
-struct Caller {
-    stop: Stop,
+struct WaitingProgram {
+    stop: StopSignal,
     warnings: Vec<String>,
 }
 
 thread_local! {
-    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
+    static CALLER: RefCell<Option<WaitingProgram>> = const { RefCell::new(None) };
 }
 
 /// A result and its warnings. It is rendered on demand.
@@ -52,13 +52,13 @@ pub struct FoundAnswer {
 }
 
 /// Answers a request.
-pub fn find(request: &Request, stop: Stop) -> Result<FoundAnswer, Failed> {
+pub fn find(request: &Request, stop: StopSignal) -> Result<FoundAnswer, Failed> {
     let (found, warnings) = called(stop, || crate::guarded(|| crate::found(request)));
     Ok(FoundAnswer { found: found?, warnings })
 }
 
 /// What was proved, in a line.
-pub struct Proved {
+pub struct ProvedText {
     /// What was proved.
     pub text: String,
     /// Warnings.
@@ -66,9 +66,9 @@ pub struct Proved {
 }
 
 /// Proves an order; fails with [`Failed::Wrong`] where it is wrong.
-pub fn prove(request: &Verify, stop: Stop) -> Result<Proved, Failed> {
+pub fn prove(request: &Verify, stop: StopSignal) -> Result<ProvedText, Failed> {
     let (text, warnings) = called(stop, || crate::guarded(|| crate::proved(request)));
-    Ok(Proved { text: text?, warnings })
+    Ok(ProvedText { text: text?, warnings })
 }
 
 /// What a run of a module gave.
@@ -82,7 +82,7 @@ pub struct RanModule {
 }
 
 /// Runs a module on threads.
-pub fn run(request: &Run, stop: Stop) -> Result<RanModule, Failed> {
+pub fn run(request: &Run, stop: StopSignal) -> Result<RanModule, Failed> {
     let (outputs, summary) = (Output::memory(), Output::memory());
     let mut request = request.clone();
     (request.output, request.summary) = (Some(outputs.clone()), summary.clone());
@@ -127,13 +127,13 @@ impl FoundAnswer {
     }
 
     fn rendered<T>(&self, render: impl Fn(&dyn Answer) -> Result<T, Failed>) -> Result<T, Failed> {
-        called(Stop::default(), || render(self.found.as_ref())).0
+        called(StopSignal::default(), || render(self.found.as_ref())).0
     }
 }
 
 /// Does work for a program; also returns the warnings.
-fn called<T>(stop: Stop, work: impl FnOnce() -> T) -> (T, Vec<String>) {
-    CALLER.set(Some(Caller { stop, warnings: Vec::new() }));
+fn called<T>(stop: StopSignal, work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    CALLER.set(Some(WaitingProgram { stop, warnings: Vec::new() }));
     let done = work();
     (done, CALLER.take().map(|caller| caller.warnings).unwrap_or_default())
 }
@@ -155,6 +155,6 @@ pub(crate) fn warn(text: &str) -> bool {
 }
 
 /// How the program that waits ends the work early.
-pub(crate) fn stop() -> Option<Stop> {
+pub(crate) fn stop() -> Option<StopSignal> {
     CALLER.with_borrow(|caller| caller.as_ref().map(|caller| caller.stop.clone()))
 }

@@ -10,7 +10,7 @@ use halflap_report::{AdviceLine, Played, Row, printable};
 use crate::args::PictureArgs;
 use crate::exit::Failed;
 use crate::pictures;
-use crate::show::{Section, Shown, program};
+use crate::show::{Section, ShownModule, program};
 use crate::source::Subject;
 
 /// What is drawn of a program.
@@ -53,7 +53,7 @@ pub fn draw(
         return Ok(());
     }
     let source = &subject.source;
-    let module = subject.hlo.as_ref().map(|hlo| Shown { source, hlo, sections, was: None });
+    let module = subject.hlo.as_ref().map(|hlo| ShownModule { source, hlo, sections, was: None });
     let picked: Vec<&Section<'_>> = match &module {
         Some(module) => drawn(module, picture.computation)?,
         None => sections.iter().collect(),
@@ -99,7 +99,10 @@ pub fn draw(
 
 /// The computation that was requested, or the whole step and then those that communicate, the most
 /// exposed first.
-fn drawn<'s>(module: &'s Shown<'_>, name: Option<&str>) -> Result<Vec<&'s Section<'s>>, Failed> {
+fn drawn<'s>(
+    module: &'s ShownModule<'_>,
+    name: Option<&str>,
+) -> Result<Vec<&'s Section<'s>>, Failed> {
     let mut picked = module.picked(name, usize::MAX)?;
     if let (None, Some(entry)) = (name, module.sections.last()) {
         picked.retain(|section| section.priced.unit != entry.priced.unit);
@@ -109,7 +112,7 @@ fn drawn<'s>(module: &'s Shown<'_>, name: Option<&str>) -> Result<Vec<&'s Sectio
 }
 
 /// The totals of the module, and which part this is.
-fn facts(module: &Shown<'_>, section: &Section<'_>) -> Vec<(&'static str, String)> {
+fn facts(module: &ShownModule<'_>, section: &Section<'_>) -> Vec<(&'static str, String)> {
     let source = module.source;
     let whole = module.sections.last().map(|entry| {
         let (step, exposed) = (entry.step_time(), entry.exposed_in_all);

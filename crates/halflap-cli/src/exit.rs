@@ -82,12 +82,14 @@ impl Failed {
             }
             Failed::OurBug(problem) => {
                 eprintln!(
-                    "internal error: {problem}\nThis is a bug in halflap; the input is not at fault. Please report it with the graph."
+                    "internal error: {problem}\nThis is a bug in halflap; the input is not at \
+                     fault. Please report it with the graph."
                 );
             }
             Failed::TorchDrifts(problem) => {
                 eprintln!(
-                    "error: {problem}\nThis is what torch does, too; without --compat it does not happen."
+                    "error: {problem}\nThis is what torch does, too; without --compat it does not \
+                     happen."
                 );
             }
             Failed::BrokenRun(problem) => {

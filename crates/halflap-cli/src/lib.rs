@@ -3,8 +3,8 @@
 //! It is a library, so that others can be the command, too ([`main_with`]), or have answers to its
 //! requests in memory ([`request`], [`ask`]).
 //!
-//! What uses the runtime (`halflap-run`) is in `execution` and `runtime`. Without the feature of that
-//! name, others of the same names stand in for both, and the commands that need it say so.
+//! What uses the runtime (`halflap-run`) is in `execution` and `runtime`. Without the feature of
+//! that name, others of the same names stand in for both, and the commands that need it say so.
 
 // What serves the runtime alone has no use without it; where it is built, unused code is found.
 #![cfg_attr(not(feature = "runtime"), allow(dead_code))]
@@ -64,7 +64,7 @@ use answer::Answer;
 use args::{Args, Command};
 pub use costs::described_device;
 pub use exit::Failed;
-use log::{Level, Part};
+use log::{LogLevel, LogTopic};
 use request::Request;
 
 /// Is the command: reads arguments, of which the first is its own name, runs it and returns the
@@ -121,7 +121,7 @@ fn ran(request: &request::Run) -> Result<(), Failed> {
 
 fn dispatch(args: &Args) -> Result<(), Failed> {
     log::start(args.verbose)?;
-    let verbose = log::takes(Part::Search, Level::Info);
+    let verbose = log::takes(LogTopic::Search, LogLevel::Info);
     match &args.command {
         Command::Schedule(command) if command.artifacts.artifacts.is_some() => {
             schedule_into(command, verbose)

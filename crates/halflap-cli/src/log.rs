@@ -7,7 +7,7 @@ use crate::exit::Failed;
 
 /// Whose words they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum LogTopic {
     /// Reading programs, finding and proving orders.
     Search,
     /// Plans of modules.
@@ -18,27 +18,35 @@ pub enum Part {
     Debug,
 }
 
-const PARTS: [(&str, Part); 4] =
-    [("search", Part::Search), ("plan", Part::Plan), ("exec", Part::Exec), ("debug", Part::Debug)];
+const PARTS: [(&str, LogTopic); 4] = [
+    ("search", LogTopic::Search),
+    ("plan", LogTopic::Plan),
+    ("exec", LogTopic::Exec),
+    ("debug", LogTopic::Debug),
+];
 
 /// The log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum LogLevel {
     Off,
     Info,
     Debug,
     Trace,
 }
 
-const LEVELS: [(&str, Level); 4] =
-    [("off", Level::Off), ("info", Level::Info), ("debug", Level::Debug), ("trace", Level::Trace)];
+const LEVELS: [(&str, LogLevel); 4] = [
+    ("off", LogLevel::Off),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
 
-static LEVEL_OF: OnceLock<[Level; PARTS.len()]> = OnceLock::new();
+static LEVEL_OF: OnceLock<[LogLevel; PARTS.len()]> = OnceLock::new();
 
 /// Sets the levels once.
 pub fn start(is_verbose: bool) -> Result<(), Failed> {
     let asked = std::env::var("HALFLAP_LOG").unwrap_or_default();
-    let least = if is_verbose { Level::Info } else { Level::Off };
+    let least = if is_verbose { LogLevel::Info } else { LogLevel::Off };
     let levels = levels(&asked, least)
         .map_err(|problem| Failed::BadInput(format!("HALFLAP_LOG: {problem}")))?;
     // If a process runs the command twice, the first setting stays.
@@ -47,7 +55,7 @@ pub fn start(is_verbose: bool) -> Result<(), Failed> {
 }
 
 /// `debug` for all parts, or `search=debug,exec=trace`; what is not named has the least.
-fn levels(asked: &str, least: Level) -> Result<[Level; PARTS.len()], String> {
+fn levels(asked: &str, least: LogLevel) -> Result<[LogLevel; PARTS.len()], String> {
     let mut levels = [least; PARTS.len()];
     for word in asked.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (part, level) = word
@@ -70,13 +78,13 @@ fn levels(asked: &str, least: Level) -> Result<[Level; PARTS.len()], String> {
 }
 
 /// Whether a part logs at this level.
-pub fn takes(part: Part, level: Level) -> bool {
+pub fn takes(part: LogTopic, level: LogLevel) -> bool {
     let place = PARTS.iter().position(|(_, other)| *other == part);
     LEVEL_OF.get().zip(place).is_some_and(|(levels, place)| level <= levels[place])
 }
 
 /// Logs a message, if its part is at this level.
-pub fn say(part: Part, level: Level, text: impl FnOnce() -> String) {
+pub fn say(part: LogTopic, level: LogLevel, text: impl FnOnce() -> String) {
     if takes(part, level) {
         let name = PARTS.iter().find(|(_, other)| *other == part).map_or("", |(name, _)| name);
         eprintln!("{name}: {}", text());
@@ -89,10 +97,10 @@ mod tests {
 
     #[test]
     fn parts_have_levels_of_their_own() {
-        let all = levels("search=debug, exec=trace", Level::Info).unwrap();
-        assert_eq!(all, [Level::Debug, Level::Info, Level::Trace, Level::Info]);
-        assert_eq!(levels("debug", Level::Off).unwrap(), [Level::Debug; 4]);
-        assert!(levels("serach=debug", Level::Off).unwrap_err().contains("a part is"));
-        assert!(levels("search=loud", Level::Off).unwrap_err().contains("a level is"));
+        let all = levels("search=debug, exec=trace", LogLevel::Info).unwrap();
+        assert_eq!(all, [LogLevel::Debug, LogLevel::Info, LogLevel::Trace, LogLevel::Info]);
+        assert_eq!(levels("debug", LogLevel::Off).unwrap(), [LogLevel::Debug; 4]);
+        assert!(levels("serach=debug", LogLevel::Off).unwrap_err().contains("a part is"));
+        assert!(levels("search=loud", LogLevel::Off).unwrap_err().contains("a level is"));
     }
 }

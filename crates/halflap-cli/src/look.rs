@@ -22,7 +22,9 @@ use crate::machine;
 use crate::place::refuse_both_stdin;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
-use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, most_exposed, program};
+use crate::show::{
+    Measure, ROWS, SECTIONS, Section, ShownModule, host_line, most_exposed, program,
+};
 use crate::source::{Hlo, Orders, Subject};
 use crate::terminal;
 
@@ -130,7 +132,7 @@ impl Answer for Looked {
         let (style, sections) = (terminal::style(), self.sections());
         let mut text = match &self.subject.hlo {
             Some(hlo) => self.module(
-                &Shown { source: &self.subject.source, hlo, sections: &sections, was: None },
+                &ShownModule { source: &self.subject.source, hlo, sections: &sections, was: None },
                 &style,
             )?,
             None => self.graph(&sections, &style),
@@ -217,7 +219,7 @@ impl Looked {
         }
     }
 
-    fn module(&self, shown: &Shown<'_>, style: &Style) -> Result<String, Failed> {
+    fn module(&self, shown: &ShownModule<'_>, style: &Style) -> Result<String, Failed> {
         let mut text = shown.headline(style);
         for section in shown.picked(self.computation(), SECTIONS)? {
             text.push_str(&shown.section(section, self.look.rows(), style));

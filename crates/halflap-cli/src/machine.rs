@@ -22,8 +22,8 @@ pub fn model(costs: Costs, args: &MachineArgs) -> Model {
     Model { costs, streams, slowdown, comm_slowdown, launch: args.launch }
 }
 
-/// Which edges are kept: as asked, else all where collectives were chained, because that is what they are
-/// chained for.
+/// Which edges are kept: as asked, else all where collectives were chained, because that is what
+/// they are chained for.
 pub fn edges(order: Option<CollectiveOrder>, is_chained: bool) -> Edges {
     match order {
         Some(CollectiveOrder::Kept) => Edges::All,

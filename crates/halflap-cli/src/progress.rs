@@ -9,7 +9,7 @@ use halflap::pass::Pass;
 use halflap::schedule::Observer;
 use halflap_report::width;
 
-use crate::ask::{self, Stop};
+use crate::ask::{self, StopSignal};
 use crate::runtime::interrupt;
 use crate::terminal;
 
@@ -52,7 +52,7 @@ pub struct Bar {
     started: Instant,
     shown: Mutex<BarState>,
     terminal: bool,
-    stop: Option<Stop>,
+    stop: Option<StopSignal>,
 }
 
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl Bar {
         if self.terminal {
             self.draw(part);
         }
-        match self.stop.as_ref().map_or_else(interrupt::is_asked, Stop::is_asked_for) {
+        match self.stop.as_ref().map_or_else(interrupt::is_asked, StopSignal::is_asked_for) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }

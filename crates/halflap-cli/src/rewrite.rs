@@ -29,22 +29,22 @@ use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
-use crate::search::{Outcome, Rung, Wanted, Way, best, improved, requested, search};
+use crate::search::{ChangeScope, Rung, SearchOutcome, Wanted, best, improved, requested, search};
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
-use crate::source::{Source, Subject};
+use crate::source::{ProgramSource, Subject};
 use crate::terminal;
 
 /// A result, and the original program.
 pub struct Merged {
     args: args::Schedule,
     before: Decided<()>,
-    after: Decided<Outcome>,
+    after: Decided<SearchOutcome>,
     origin: Origin,
     recipes: Vec<Recipe>,
     robustness: Robustness,
     measure: Measure,
     /// The changed program.
-    source: Source,
+    source: ProgramSource,
     searched: Option<SearchedRewrites>,
     /// What can be done about it.
     advice: LazyAdvice,
@@ -60,11 +60,11 @@ struct SearchedRewrites {
 }
 
 /// A program with its order, before it is compared with the original.
-struct Found {
+struct RewrittenProgram {
     origin: Origin,
     recipes: Vec<Recipe>,
-    after: Decided<Outcome>,
-    source: Source,
+    after: Decided<SearchOutcome>,
+    source: ProgramSource,
     searched: Option<SearchedRewrites>,
 }
 
@@ -77,10 +77,10 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         .pop()
         .ok_or_else(bug)?;
     let found = match args.allowed() {
-        Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
+        Some(allowed) => chosen(args, subject, RewriteChoice { before: &before, allowed })?,
         None => given(args, subject, &before)?,
     };
-    let Found { origin, recipes, after, source, searched } = found;
+    let RewrittenProgram { origin, recipes, after, source, searched } = found;
     let robustness = Robustness::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
     Ok(Merged {
@@ -112,7 +112,11 @@ fn prices(costs: &Costs) -> Prices<'_> {
 }
 
 /// The program after the recipes of the command line, each proved.
-fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Result<Found, Failed> {
+fn given(
+    args: &args::Schedule,
+    subject: &Subject,
+    before: &Decided<()>,
+) -> Result<RewrittenProgram, Failed> {
     let names = |set: &String| set.split(',').map(|name| name.trim().to_owned()).collect();
     let sets: Vec<Vec<String>> = args.merge.iter().map(names).collect();
     let rewritten =
@@ -129,22 +133,26 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
         source.walk(|priced| search(&wanted, priced))
     };
     let is_at_bound =
-        |unit: &Decided<Outcome>| unit.found.bound.is_reached_by(unit.result.step_time());
+        |unit: &Decided<SearchOutcome>| unit.found.bound.is_reached_by(unit.result.step_time());
     let after = best(&args.search, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
     let recipes = merged.map(|(_, source)| Recipe::Merge { members: source.of.clone() }).collect();
-    Ok(Found { origin, recipes, after, source, searched: None })
+    Ok(RewrittenProgram { origin, recipes, after, source, searched: None })
 }
 
 /// What rewrites are chosen from.
-struct Choice<'a> {
+struct RewriteChoice<'a> {
     before: &'a Decided<()>,
     allowed: &'a Allowed,
 }
 
 /// The program after the rewrites that make its step shorter.
-fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Result<Found, Failed> {
+fn chosen(
+    args: &args::Schedule,
+    subject: &Subject,
+    choice: RewriteChoice<'_>,
+) -> Result<RewrittenProgram, Failed> {
     let graph = timed_graph(&choice.before.priced);
     let unchanged = subject.source.changed_to(Workload::from(graph.clone()));
     let left_out = left_out(&args.without)?;
@@ -154,7 +162,7 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, peak_before };
     let tail = args.piece_tail.map_or(TAIL, |tail| tail.limit(TAIL));
     let prices = Prices { tail, ..prices(&subject.source.model.costs) };
-    let way = Way { prices: &prices, allowed: choice.allowed, left_out: &left_out };
+    let way = ChangeScope { prices: &prices, allowed: choice.allowed, left_out: &left_out };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
     let is_chosen = |(number, name): &(&usize, &String)| {
         let kind = improved.chosen.get(**number).map(|kind| kind.name());
@@ -184,7 +192,7 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     })?;
     let after =
         after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
-    Ok(Found { origin, recipes, after, source, searched })
+    Ok(RewrittenProgram { origin, recipes, after, source, searched })
 }
 
 /// The numbers of recipes that are left out: `merge:3` is the third.

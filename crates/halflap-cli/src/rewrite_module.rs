@@ -30,7 +30,7 @@ use crate::source::{Hlo, Subject};
 pub type Peaks = BTreeMap<String, Bytes>;
 
 /// A search for orders of a module's computations.
-pub trait Search<T> {
+pub trait OrderSearch<T> {
     fn search(
         &self,
         subject: &Subject,
@@ -39,7 +39,7 @@ pub trait Search<T> {
     ) -> Result<Vec<Decided<T>>, Failed>;
 }
 
-impl<T, F> Search<T> for F
+impl<T, F> OrderSearch<T> for F
 where
     F: Fn(&Subject, &SearchArgs, &Peaks) -> Result<Vec<Decided<T>>, Failed>,
 {
@@ -54,14 +54,14 @@ where
 }
 
 /// A module in its orders, changed or not.
-pub struct Improved<T> {
+pub struct ImprovedModule<T> {
     pub subject: Subject,
     pub all: Vec<Decided<T>>,
-    pub changed: Changed,
+    pub changed: ModuleChanges,
 }
 
 /// What was changed, and what for.
-pub struct Changed {
+pub struct ModuleChanges {
     /// The module as it was, in its own orders.
     pub was: Was,
     /// The step of the best orders of the module as it was; unknown where recipes were given.
@@ -104,8 +104,8 @@ const LEAST_CAP: Bytes = Bytes(1 << 20);
 pub fn improve<T>(
     subject: Subject,
     args: &args::Schedule,
-    search: &dyn Search<T>,
-) -> Result<Improved<T>, Failed> {
+    search: &dyn OrderSearch<T>,
+) -> Result<ImprovedModule<T>, Failed> {
     let hlo = subject.hlo.as_ref().ok_or_else(no_module)?;
     let own = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
     let peaks = peaks(&subject, &own, &args.search);
@@ -129,15 +129,16 @@ pub fn improve<T>(
     let (new, all) = match (changed, alone) {
         (Some((changed, all)), _) => (changed, all),
         (None, Some(all)) => {
-            let changed = Changed { was, order_alone, recipes: Vec::new(), kept_because, sameness };
-            return Ok(Improved { subject, all, changed });
+            let changed =
+                ModuleChanges { was, order_alone, recipes: Vec::new(), kept_because, sameness };
+            return Ok(ImprovedModule { subject, all, changed });
         }
         (None, None) => return Err(no_module()),
     };
     let spent = Change { before, after: spent(&new, &all) };
     let recipes = named(recipes, &hlo.module, &spent);
-    let changed = Changed { was, order_alone, recipes, kept_because, sameness };
-    Ok(Improved { subject: new, all, changed })
+    let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness };
+    Ok(ImprovedModule { subject: new, all, changed })
 }
 
 /// What each computation may need, so that the module as a whole needs no more than it did: what it
@@ -210,7 +211,7 @@ struct Maker<'a, T> {
     subject: &'a Subject,
     hlo: &'a Hlo,
     args: &'a args::Schedule,
-    search: &'a dyn Search<T>,
+    search: &'a dyn OrderSearch<T>,
     peaks: Peaks,
 }
 
@@ -636,7 +637,7 @@ fn total_of(after: &BTreeMap<String, Spent>, names: &str) -> Option<Spent> {
     found.copied().reduce(|a, b| Spent { time: a.time + b.time, exposed: a.exposed + b.exposed })
 }
 
-impl Changed {
+impl ModuleChanges {
     /// What was changed, for people.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = Vec::new();

@@ -29,18 +29,20 @@ use crate::machine;
 use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
-use crate::rewrite_module::{self, Changed, Improved, Peaks};
+use crate::rewrite_module::{self, ImprovedModule, ModuleChanges, Peaks};
 use crate::runtime::interrupt::Listening;
-use crate::search::{Outcome, Rung, Wanted, best, requested, search};
-use crate::show::{self, Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
-use crate::source::{Hlo, Source, Subject};
+use crate::search::{Rung, SearchOutcome, Wanted, best, requested, search};
+use crate::show::{
+    self, Measure, ROWS, SECTIONS, Section, ShownModule, host_line, program, step_line,
+};
+use crate::source::{Hlo, ProgramSource, Subject};
 use crate::terminal;
 
 /// How a unit's order was found.
-enum Way {
+enum OrderOrigin {
     /// It does not communicate, and keeps its own.
     Kept,
-    Searched(Outcome),
+    Searched(SearchOutcome),
     Passed(Passed),
 }
 
@@ -51,7 +53,7 @@ struct Passed {
     bound: Bound,
 }
 
-type Unit = Decided<Way>;
+type DecidedUnit = Decided<OrderOrigin>;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
@@ -106,7 +108,7 @@ fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>,
     let search = |subject: &Subject, search: &SearchArgs, peaks: &Peaks| {
         all_searched(subject, &args::Schedule { search: search.clone(), ..args.clone() }, peaks)
     };
-    let Improved { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
+    let ImprovedModule { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
     Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
 }
 
@@ -116,15 +118,15 @@ fn changes(args: &args::Schedule) -> bool {
 }
 
 /// What a unit's order is measured by. A unit that does not communicate is as fast as it can be.
-fn measure(unit: &Unit, edges: Edges) -> Measure {
+fn measure(unit: &DecidedUnit, edges: Edges) -> Measure {
     let peak = unit.priced.peak_before();
     match &unit.found {
-        Way::Kept => {
+        OrderOrigin::Kept => {
             let time = unit.result.step_time();
             Measure::new(peak, Bound { time, edges, basis: Basis::Compute, memory: false })
         }
-        Way::Searched(found) => Measure::new(found.limit, found.bound),
-        Way::Passed(passed) => Measure::new(peak.max(unit.result.peak()), passed.bound),
+        OrderOrigin::Searched(found) => Measure::new(found.limit, found.bound),
+        OrderOrigin::Passed(passed) => Measure::new(peak.max(unit.result.peak()), passed.bound),
     }
 }
 
@@ -185,7 +187,8 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
             needs("--set", "torch's settings are those of its passes")
         }
         (_, false) if args.search.any() => {
-            let problem = "--memory-budget, --collective-order, --effort and --threads are for the optimizer: leave out --passes, or use --set";
+            let problem = "--memory-budget, --collective-order, --effort and --threads are for the \
+                           optimizer: leave out --passes, or use --set";
             Err(Failed::BadInput(problem.to_owned()))
         }
         _ => Ok(()),
@@ -193,16 +196,18 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
 }
 
 /// Whether a search was ended early.
-fn is_interrupted(all: &[Unit]) -> bool {
-    all.iter().any(|unit| matches!(&unit.found, Way::Searched(found) if found.is_interrupted))
+fn is_interrupted(all: &[DecidedUnit]) -> bool {
+    all.iter()
+        .any(|unit| matches!(&unit.found, OrderOrigin::Searched(found) if found.is_interrupted))
 }
 
-/// The best orders of all units. What they took to find is counted in the last one, but for what each took itself.
+/// The best orders of all units. What they took to find is counted in the last one, but for what
+/// each took itself.
 fn all_searched(
     subject: &Subject,
     args: &args::Schedule,
     peaks: &Peaks,
-) -> Result<Vec<Unit>, Failed> {
+) -> Result<Vec<DecidedUnit>, Failed> {
     let started = Instant::now();
     let (source, is_chained) = (&subject.source, args.order_collectives.is_some());
     let walk = |rung: Rung| {
@@ -212,18 +217,18 @@ fn all_searched(
             searched(subject, priced, &Wanted { peak_before, ..wanted })
         })
     };
-    let is_at_bound = |unit: &Unit| match &unit.found {
-        Way::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
+    let is_at_bound = |unit: &DecidedUnit| match &unit.found {
+        OrderOrigin::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
         _ => true,
     };
-    let is_last = |all: &[Unit]| all.iter().all(is_at_bound) || is_interrupted(all);
+    let is_last = |all: &[DecidedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
     let mut all = best(&args.search, walk, is_last)?;
     let mut rest = started.elapsed().as_secs_f64();
     let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
-        Way::Searched(found) => Some(found),
+        OrderOrigin::Searched(found) => Some(found),
         _ => None,
     });
-    let mut found: Vec<&mut Outcome> = found.collect();
+    let mut found: Vec<&mut SearchOutcome> = found.collect();
     rest -= found.iter().map(|found| found.seconds).sum::<f64>();
     if let Some(last) = found.last_mut() {
         last.seconds += rest.max(0.0);
@@ -236,16 +241,19 @@ fn searched(
     subject: &Subject,
     priced: &Priced,
     wanted: &Wanted<'_>,
-) -> Result<(halflap::order::Order, Way), Failed> {
+) -> Result<(halflap::order::Order, OrderOrigin), Failed> {
     if subject.hlo.is_some() && !wanted.source.workload.units[priced.unit].communicates() {
-        return Ok((priced.input.order.clone(), Way::Kept));
+        return Ok((priced.input.order.clone(), OrderOrigin::Kept));
     }
     let (order, outcome) = search(wanted, priced)?;
-    Ok((order, Way::Searched(outcome)))
+    Ok((order, OrderOrigin::Searched(outcome)))
 }
 
 /// The passes' result for a graph.
-fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Order, Way), Failed> {
+fn passed(
+    priced: &Priced,
+    args: &args::Schedule,
+) -> Result<(halflap::order::Order, OrderOrigin), Failed> {
     let request = request(args)?;
     let graph = &priced.graph;
     let mut stopwatch = Stopwatch::new();
@@ -255,7 +263,7 @@ fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Ord
     let needed = schedule.peak_before.max(schedule.peak);
     let bound = lower_bound(graph, &priced.machine, request.edges(), needed);
     let Schedule { order, passes, .. } = schedule;
-    Ok((order, Way::Passed(Passed { passes, seconds: stopwatch.seconds, bound })))
+    Ok((order, OrderOrigin::Passed(Passed { passes, seconds: stopwatch.seconds, bound })))
 }
 
 /// What the whole takes.
@@ -268,13 +276,13 @@ struct Totals {
 /// A program whose orders are known.
 struct Done {
     subject: Subject,
-    all: Vec<Unit>,
+    all: Vec<DecidedUnit>,
     /// One for each unit.
     measures: IdVec<UnitId, Measure>,
     /// What can be done.
     advice: LazyAdvice,
     /// How a module was changed.
-    changed: Option<Changed>,
+    changed: Option<ModuleChanges>,
     args: args::Schedule,
 }
 
@@ -310,9 +318,10 @@ impl Answer for Done {
     fn figures(&self) -> Option<Figures> {
         let entry = self.all.last()?;
         let is_module = self.subject.hlo.is_some();
-        let is_shown = |unit: &&Unit| !is_module || matches!(unit.found, Way::Searched(_));
-        let shown: Vec<&Unit> = self.all.iter().filter(is_shown).collect();
-        let order = |unit: &&Unit| {
+        let is_shown =
+            |unit: &&DecidedUnit| !is_module || matches!(unit.found, OrderOrigin::Searched(_));
+        let shown: Vec<&DecidedUnit> = self.all.iter().filter(is_shown).collect();
+        let order = |unit: &&DecidedUnit| {
             let name = self.subject.source.name_of(unit.priced.unit).to_owned();
             (name, answer::names(&unit.priced.graph, &unit.result.order))
         };
@@ -328,7 +337,7 @@ impl Answer for Done {
 
     fn program(&self) -> Result<String, Failed> {
         let Some(hlo) = &self.subject.hlo else { return Err(answer::no_program()) };
-        let order = |unit: &Unit| hlo.units[unit.priced.unit].placed(&unit.result.order);
+        let order = |unit: &DecidedUnit| hlo.units[unit.priced.unit].placed(&unit.result.order);
         let orders: Vec<_> = self.all.iter().map(order).collect();
         write_proved(&hlo.module, &orders).map_err(|error| Failed::OurBug(error.to_string()))
     }
@@ -347,7 +356,7 @@ impl Answer for Done {
         };
         let summary = summary(unit, self.section(unit).bound);
         let fact = match &unit.found {
-            Way::Searched(found) => ("robustness", describe_robustness(&found.robustness)),
+            OrderOrigin::Searched(found) => ("robustness", describe_robustness(&found.robustness)),
             _ => (
                 "passes",
                 self.args.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(", "),
@@ -369,7 +378,7 @@ impl Answer for Done {
 }
 
 impl Done {
-    fn new(subject: Subject, all: Vec<Unit>, args: &args::Schedule) -> Done {
+    fn new(subject: Subject, all: Vec<DecidedUnit>, args: &args::Schedule) -> Done {
         let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
         let measures = all.iter().map(|unit| measure(unit, edges)).collect();
         let (advice, args) = (LazyAdvice::default(), args.clone());
@@ -386,10 +395,10 @@ impl Done {
     }
 
     /// The whole before and after; a changed module is compared with the old one in its own orders.
-    fn totals(&self, entry: &Unit) -> Totals {
+    fn totals(&self, entry: &DecidedUnit) -> Totals {
         let mut totals =
             Totals { step: entry.step_time(), exposed: entry.exposed_in_all, peak: entry.peak() };
-        if let Some(Changed { was, .. }) = &self.changed {
+        if let Some(ModuleChanges { was, .. }) = &self.changed {
             totals.step.before = was.step_time;
             totals.exposed.before = was.exposed;
             totals.peak.before = was.peak;
@@ -397,9 +406,9 @@ impl Done {
         totals
     }
 
-    fn section<'s>(&'s self, unit: &'s Unit) -> Section<'s> {
+    fn section<'s>(&'s self, unit: &'s DecidedUnit) -> Section<'s> {
         let mut section = Section::of(unit, &self.measures[unit.priced.unit]);
-        if let Way::Searched(found) = &unit.found {
+        if let OrderOrigin::Searched(found) = &unit.found {
             section.robustness =
                 Some(format!("in its own order: {}", describe_robustness(&found.robustness)));
             section.seconds = found.seconds;
@@ -446,7 +455,7 @@ impl Done {
         advised.map_or_else(String::new, |advised| render_advice(&advised, &terminal::style()))
     }
 
-    fn graph_text(&self, unit: &Unit) -> String {
+    fn graph_text(&self, unit: &DecidedUnit) -> String {
         let section = self.section(unit);
         let summary = summary(unit, section.bound);
         let listed = match self.args.show {
@@ -455,7 +464,7 @@ impl Done {
         };
         let advice = self.advice_text(std::slice::from_ref(&section));
         let text = match &unit.found {
-            Way::Searched(found) => searched_text(&section, &summary, found),
+            OrderOrigin::Searched(found) => searched_text(&section, &summary, found),
             _ => passed_text(&self.timed(unit, &summary)),
         };
         listed + &advice + &text
@@ -465,8 +474,8 @@ impl Done {
         let (source, sections) = (&self.subject.source, self.sections());
         let style = terminal::style();
         let was = self.changed.as_ref().map(|changed| &changed.was);
-        let shown = Shown { source, hlo, sections: &sections, was };
-        let facts = self.changed.iter().flat_map(Changed::facts);
+        let shown = ShownModule { source, hlo, sections: &sections, was };
+        let facts = self.changed.iter().flat_map(ModuleChanges::facts);
         let facts = facts.map(|(label, value)| labelled(label, &value, &style));
         let facts = facts.collect::<String>();
         let mut text = facts + &self.advice_text(&sections) + &shown.headline(&style);
@@ -483,7 +492,7 @@ impl Done {
     fn module_json(&self, hlo: &Hlo) -> Result<Value, Failed> {
         let source = &self.subject.source;
         let mut computations = Vec::new();
-        for unit in self.all.iter().filter(|unit| matches!(unit.found, Way::Searched(_))) {
+        for unit in self.all.iter().filter(|unit| matches!(unit.found, OrderOrigin::Searched(_))) {
             computations.push(self.computation_json(hlo, unit)?);
         }
         let entry = self
@@ -508,15 +517,15 @@ impl Done {
             "read_seconds": source.read_seconds,
             "computations": computations,
         });
-        let changed = self.changed.as_ref().map(Changed::json);
+        let changed = self.changed.as_ref().map(ModuleChanges::json);
         if let (Some(into), Some(Value::Object(changed))) = (fields.as_object_mut(), changed) {
             into.extend(changed);
         }
         Ok(fields)
     }
 
-    fn computation_json(&self, hlo: &Hlo, unit: &Unit) -> Result<Value, Failed> {
-        let Source { workload, .. } = &self.subject.source;
+    fn computation_json(&self, hlo: &Hlo, unit: &DecidedUnit) -> Result<Value, Failed> {
+        let ProgramSource { workload, .. } = &self.subject.source;
         let summary = summary(unit, self.section(unit).bound);
         let timed = self.timed(unit, &summary);
         let fields =
@@ -536,13 +545,15 @@ impl Done {
         Ok(computation)
     }
 
-    fn timed<'s>(&self, unit: &'s Unit, summary: &'s Summary) -> Timed<'s> {
+    fn timed<'s>(&self, unit: &'s DecidedUnit, summary: &'s Summary) -> Timed<'s> {
         let (passes, seconds): (&[PassRun], &[f64]) = match &unit.found {
-            Way::Passed(passed) => (&passed.passes, &passed.seconds),
+            OrderOrigin::Passed(passed) => (&passed.passes, &passed.seconds),
             _ => (&[], &[]),
         };
         let optimizer = match &unit.found {
-            Way::Searched(found) => Some(found.described(&self.args.search, &found.robustness)),
+            OrderOrigin::Searched(found) => {
+                Some(found.described(&self.args.search, &found.robustness))
+            }
             _ => None,
         };
         let section = self.section(unit);
@@ -564,7 +575,7 @@ impl Done {
 }
 
 /// What an order needs of each memory space other than the device's, and what the input order did.
-fn memory_spaces(lowered: &Lowered, unit: &Unit) -> Value {
+fn memory_spaces(lowered: &Lowered, unit: &DecidedUnit) -> Value {
     let before = lowered.space_peaks(&unit.priced.input.order);
     let after = lowered.space_peaks(&unit.result.order);
     let of = |(space, before): (&u32, &Bytes)| {
@@ -574,9 +585,9 @@ fn memory_spaces(lowered: &Lowered, unit: &Unit) -> Value {
     Value::Object(before.iter().map(of).collect())
 }
 
-fn summary(unit: &Unit, bound: Bound) -> Summary {
+fn summary(unit: &DecidedUnit, bound: Bound) -> Summary {
     let passes = match &unit.found {
-        Way::Passed(passed) => passed.passes.as_slice(),
+        OrderOrigin::Passed(passed) => passed.passes.as_slice(),
         _ => &[],
     };
     let before = Side { setup: unit.priced.setup_before(), evaluation: &unit.priced.input };
@@ -584,7 +595,7 @@ fn summary(unit: &Unit, bound: Bound) -> Summary {
     Summary::of(&Compared { before, after, origin: None, passes }, bound)
 }
 
-fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> String {
+fn searched_text(section: &Section<'_>, summary: &Summary, found: &SearchOutcome) -> String {
     let (priced, evaluation) = (section.priced, section.result);
     let lines = [
         ("program", program(&priced.graph)),
@@ -640,7 +651,8 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
 fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     if compat.is_some() {
         files::warn(
-            "torch's iterative passes do not look at order-only edges, which --order-collectives adds",
+            "torch's iterative passes do not look at order-only edges, which --order-collectives \
+             adds",
         );
         return;
     }

@@ -19,10 +19,10 @@ use crate::ask;
 use crate::exit::Failed;
 use crate::machine;
 use crate::progress::Bar;
-use crate::source::Source;
+use crate::source::ProgramSource;
 
 /// The results of a search, besides the order.
-pub struct Outcome {
+pub struct SearchOutcome {
     pub bound: Bound,
     pub robustness: Robustness,
     pub input_kept: bool,
@@ -32,7 +32,7 @@ pub struct Outcome {
     pub is_interrupted: bool,
 }
 
-impl Outcome {
+impl SearchOutcome {
     /// The same for machines; `robustness` is what the whole result is compared by.
     pub fn described<'a>(&self, args: &SearchArgs, robustness: &'a Robustness) -> OptimizerRun<'a> {
         OptimizerRun {
@@ -125,7 +125,7 @@ pub struct Wanted<'a> {
     /// Whether collectives were chained.
     pub is_chained: bool,
     /// Where the program came from.
-    pub source: &'a Source,
+    pub source: &'a ProgramSource,
     /// The base of the limit, if it is not the input order's peak.
     pub peak_before: Option<Bytes>,
 }
@@ -137,14 +137,14 @@ impl Wanted<'_> {
 }
 
 /// The best order of a unit, whose limit is measured by what its input order needs.
-pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), Failed> {
+pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutcome), Failed> {
     let (found, seconds) = timed(wanted, priced, optimize_so_far);
     let SoFar { best, is_stopped, .. } = found.map_err(|error| failed(wanted, priced, error))?;
     // A program that calls us does not want what is half found.
     if is_stopped && ask::is_called() {
         return Err(Failed::Stopped);
     }
-    let Limits { asked, used } = Limits::of(wanted, priced);
+    let MemoryLimits { asked, used } = MemoryLimits::of(wanted, priced);
     let Optimized { order, bound, step_time, robustness, input_kept, .. } = best;
     // What is shown is measured by what was asked for.
     let bound = match asked == used {
@@ -152,7 +152,10 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), 
         false => bound_beside(priced, bound.edges, asked, step_time),
     };
     let is_interrupted = is_stopped;
-    Ok((order, Outcome { bound, robustness, input_kept, limit: asked, seconds, is_interrupted }))
+    Ok((
+        order,
+        SearchOutcome { bound, robustness, input_kept, limit: asked, seconds, is_interrupted },
+    ))
 }
 
 /// The lower bound of all orders within a limit, sharpened by the step of one that is known.
@@ -163,7 +166,7 @@ pub fn bound_beside(priced: &Priced, edges: Edges, memory_limit: Bytes, step: Na
 }
 
 /// How a program may be changed.
-pub struct Way<'a> {
+pub struct ChangeScope<'a> {
     pub prices: &'a Prices<'a>,
     pub allowed: &'a Allowed,
     pub left_out: &'a [usize],
@@ -173,9 +176,9 @@ pub struct Way<'a> {
 pub fn improved(
     wanted: &Wanted<'_>,
     priced: &Priced,
-    way: &Way<'_>,
-) -> Result<(Improved, Outcome), Failed> {
-    let &Way { prices, allowed, left_out } = way;
+    way: &ChangeScope<'_>,
+) -> Result<(Improved, SearchOutcome), Failed> {
+    let &ChangeScope { prices, allowed, left_out } = way;
     let model = &wanted.source.model;
     let graph = wanted.source.workload.entry().map_or(&priced.graph, |unit| &unit.graph);
     let (found, seconds) = timed(wanted, priced, |task| {
@@ -188,24 +191,24 @@ pub fn improved(
     })?;
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
     let Optimized { bound, robustness, input_kept, .. } = best.clone();
-    let limit = Limits::of(wanted, priced).asked;
+    let limit = MemoryLimits::of(wanted, priced).asked;
     let is_interrupted = false;
-    let outcome = Outcome { bound, robustness, input_kept, limit, seconds, is_interrupted };
+    let outcome = SearchOutcome { bound, robustness, input_kept, limit, seconds, is_interrupted };
     Ok((found, outcome))
 }
 
 /// The most that may be alive.
-struct Limits {
+struct MemoryLimits {
     asked: Bytes,
     /// On this rung.
     used: Bytes,
 }
 
-impl Limits {
-    fn of(wanted: &Wanted<'_>, priced: &Priced) -> Limits {
+impl MemoryLimits {
+    fn of(wanted: &Wanted<'_>, priced: &Priced) -> MemoryLimits {
         let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
         let asked = wanted.args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
-        Limits {
+        MemoryLimits {
             asked,
             used: if wanted.rung.at_input_peak { asked.min(peak_before) } else { asked },
         }
@@ -220,7 +223,7 @@ fn timed<T>(wanted: &Wanted<'_>, priced: &Priced, search: impl FnOnce(&Task<'_>)
     let found = search(&Task {
         graph: &priced.graph,
         machine: &priced.machine,
-        memory_limit: Limits::of(wanted, priced).used,
+        memory_limit: MemoryLimits::of(wanted, priced).used,
         edges: wanted.edges(),
         known: &[],
         effort: machine::effort(wanted.rung.effort),

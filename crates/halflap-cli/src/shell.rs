@@ -11,8 +11,8 @@ use crate::args::{Rewrites, Shell};
 
 /// The script for a shell.
 pub fn script(shell: Shell, program: &Command) -> String {
-    let commands: Vec<Words> = program.get_subcommands().map(Words::of).collect();
-    let own = Words::of(program);
+    let commands: Vec<CommandSpec> = program.get_subcommands().map(CommandSpec::of).collect();
+    let own = CommandSpec::of(program);
     match shell {
         Shell::Bash => bash(&own, &commands),
         Shell::Zsh => zsh(&own, &commands),
@@ -21,22 +21,22 @@ pub fn script(shell: Shell, program: &Command) -> String {
 }
 
 /// What can be typed after a command.
-struct Words {
+struct CommandSpec {
     name: String,
     about: String,
-    options: Vec<Choice>,
+    options: Vec<OptionSpec>,
 }
 
 /// An option.
-struct Choice {
+struct OptionSpec {
     long: String,
     short: Option<char>,
     about: String,
-    value: Value,
+    value: OptionValue,
 }
 
 /// What comes after an option.
-enum Value {
+enum OptionValue {
     Nothing,
     /// A value that may be left out, and else follows after `=`.
     Perhaps,
@@ -47,42 +47,42 @@ enum Value {
 }
 
 /// Values that an option is parsed from and clap does not know.
-fn known_values(option: &str) -> Option<Value> {
+fn known_values(option: &str) -> Option<OptionValue> {
     let owned = |name: &str| name.to_owned();
     Some(match option {
-        "device" => Value::OneOfOrFile(Device::NAMES.map(owned).to_vec()),
-        "link" => Value::OneOf(Link::names().map(owned).collect()),
-        "passes" => Value::OneOf(Pass::ALL.map(|pass| owned(pass.name())).to_vec()),
-        "set" => Value::OneOf(Settings::NAMES.map(|name| format!("{name}=")).to_vec()),
+        "device" => OptionValue::OneOfOrFile(Device::NAMES.map(owned).to_vec()),
+        "link" => OptionValue::OneOf(Link::names().map(owned).collect()),
+        "passes" => OptionValue::OneOf(Pass::ALL.map(|pass| owned(pass.name())).to_vec()),
+        "set" => OptionValue::OneOf(Settings::NAMES.map(|name| format!("{name}=")).to_vec()),
         "rewrite" => {
             let all = ["exact", "all", "none"].into_iter().chain(Rewrites::names());
-            Value::OneOf(all.map(owned).collect())
+            OptionValue::OneOf(all.map(owned).collect())
         }
         _ => return None,
     })
 }
 
-impl Words {
-    fn of(command: &Command) -> Words {
+impl CommandSpec {
+    fn of(command: &Command) -> CommandSpec {
         let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
-        Words {
+        CommandSpec {
             name: command.get_name().to_owned(),
             about: command
                 .get_about()
                 .map_or(String::new(), |about| first_line(&about.to_string())),
-            options: options.filter_map(Choice::of).collect(),
+            options: options.filter_map(OptionSpec::of).collect(),
         }
     }
 }
 
-impl Choice {
+impl OptionSpec {
     /// None for what has no name, such as a file.
-    fn of(arg: &Arg) -> Option<Choice> {
-        Some(Choice {
+    fn of(arg: &Arg) -> Option<OptionSpec> {
+        Some(OptionSpec {
             long: arg.get_long()?.to_owned(),
             short: arg.get_short(),
             about: arg.get_help().map_or(String::new(), |about| first_line(&about.to_string())),
-            value: Value::of(arg),
+            value: OptionValue::of(arg),
         })
     }
 
@@ -93,8 +93,8 @@ impl Choice {
     }
 }
 
-impl Value {
-    fn of(arg: &Arg) -> Value {
+impl OptionValue {
+    fn of(arg: &Arg) -> OptionValue {
         if let Some(known) = arg.get_long().and_then(known_values) {
             return known;
         }
@@ -102,12 +102,12 @@ impl Value {
         let known: Vec<String> =
             arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         match () {
-            () if !arg.get_action().takes_values() => Value::Nothing,
-            () if count.min_values() == 0 => Value::Perhaps,
-            () if !known.is_empty() => Value::OneOf(known),
+            () if !arg.get_action().takes_values() => OptionValue::Nothing,
+            () if count.min_values() == 0 => OptionValue::Perhaps,
+            () if !known.is_empty() => OptionValue::OneOf(known),
             () => {
                 let name = arg.get_value_names().and_then(|names| names.first());
-                Value::Text(name.map_or("VALUE".to_owned(), |name| name.to_string()))
+                OptionValue::Text(name.map_or("VALUE".to_owned(), |name| name.to_string()))
             }
         }
     }
@@ -134,7 +134,7 @@ const BASH: &str = r#"_halflap() {
     case $command:$before in
 "#;
 
-fn bash(own: &Words, commands: &[Words]) -> String {
+fn bash(own: &CommandSpec, commands: &[CommandSpec]) -> String {
     let names: Vec<&str> = commands.iter().map(|command| command.name.as_str()).collect();
     let mut text = BASH.replace("COMMANDS", &names.join("|"));
     for command in commands {
@@ -143,15 +143,16 @@ fn bash(own: &Words, commands: &[Words]) -> String {
             let typed: Vec<String> =
                 option.typed().map(|typed| format!("{name}:{typed}")).collect();
             let words = match &option.value {
-                Value::Nothing | Value::Perhaps => continue,
-                Value::OneOf(known) | Value::OneOfOrFile(known) => known.join(" "),
-                Value::Text(_) => String::new(),
+                OptionValue::Nothing | OptionValue::Perhaps => continue,
+                OptionValue::OneOf(known) | OptionValue::OneOfOrFile(known) => known.join(" "),
+                OptionValue::Text(_) => String::new(),
             };
             // Where no word fits, bash completes the names of files.
             let _ = writeln!(text, "        {}) words='{words}' ;;", typed.join("|"));
         }
     }
-    let all = |words: &Words| words.options.iter().flat_map(Choice::typed).collect::<Vec<_>>();
+    let all =
+        |words: &CommandSpec| words.options.iter().flat_map(OptionSpec::typed).collect::<Vec<_>>();
     let _ = writeln!(text, "        :*) words='{} {}' ;;", names.join(" "), all(own).join(" "));
     for command in commands {
         let _ = writeln!(
@@ -168,11 +169,11 @@ fn bash(own: &Words, commands: &[Words]) -> String {
     text
 }
 
-fn zsh(own: &Words, commands: &[Words]) -> String {
+fn zsh(own: &CommandSpec, commands: &[CommandSpec]) -> String {
     let mut text =
         "#compdef halflap\n\n_halflap() {\n    local state line\n    local -a commands=(\n"
             .to_owned();
-    for Words { name, about, .. } in commands {
+    for CommandSpec { name, about, .. } in commands {
         let _ = writeln!(text, "        '{name}:{}'", between_quotes(about));
     }
     text.push_str("    )\n    _arguments -C");
@@ -195,33 +196,35 @@ fn zsh(own: &Words, commands: &[Words]) -> String {
     text
 }
 
-fn zsh_option(option: &Choice) -> String {
+fn zsh_option(option: &OptionSpec) -> String {
     let about = between_quotes(&option.about).replace('[', "\\[").replace(']', "\\]");
     let value = match &option.value {
-        Value::Nothing => String::new(),
-        Value::Perhaps => "::value:_files".to_owned(),
-        Value::OneOf(known) => format!(":value:({})", known.join(" ")),
-        Value::OneOfOrFile(known) => format!(":value:{{compadd {}; _files}}", known.join(" ")),
-        Value::Text(name) => format!(":{}:_files", between_quotes(name).replace(':', "\\:")),
+        OptionValue::Nothing => String::new(),
+        OptionValue::Perhaps => "::value:_files".to_owned(),
+        OptionValue::OneOf(known) => format!(":value:({})", known.join(" ")),
+        OptionValue::OneOfOrFile(known) => {
+            format!(":value:{{compadd {}; _files}}", known.join(" "))
+        }
+        OptionValue::Text(name) => format!(":{}:_files", between_quotes(name).replace(':', "\\:")),
     };
     let long = match option.value {
-        Value::Nothing => format!("--{}", option.long),
-        Value::Perhaps => format!("--{}=-", option.long),
+        OptionValue::Nothing => format!("--{}", option.long),
+        OptionValue::Perhaps => format!("--{}=-", option.long),
         _ => format!("--{}=", option.long),
     };
     match option.short {
         None => format!("'{long}[{about}]{value}'"),
         Some(short) => {
             let both = format!("(-{short} --{})", option.long);
-            let after = if matches!(option.value, Value::Nothing) { "" } else { "+" };
+            let after = if matches!(option.value, OptionValue::Nothing) { "" } else { "+" };
             format!("'{both}'{{-{short}{after},{long}}}'[{about}]{value}'")
         }
     }
 }
 
-fn fish(own: &Words, commands: &[Words]) -> String {
+fn fish(own: &CommandSpec, commands: &[CommandSpec]) -> String {
     let mut text = String::new();
-    for Words { name, about, .. } in commands {
+    for CommandSpec { name, about, .. } in commands {
         let _ = writeln!(
             text,
             "complete -c halflap -n __fish_use_subcommand -f -a {name} -d '{}'",
@@ -231,7 +234,7 @@ fn fish(own: &Words, commands: &[Words]) -> String {
     for option in &own.options {
         let _ = writeln!(text, "complete -c halflap{}", fish_option(option));
     }
-    for Words { name, options, .. } in commands {
+    for CommandSpec { name, options, .. } in commands {
         for option in options {
             let of = format!("-n '__fish_seen_subcommand_from {name}'");
             let _ = writeln!(text, "complete -c halflap {of}{}", fish_option(option));
@@ -240,13 +243,13 @@ fn fish(own: &Words, commands: &[Words]) -> String {
     text
 }
 
-fn fish_option(option: &Choice) -> String {
+fn fish_option(option: &OptionSpec) -> String {
     let short = option.short.map_or(String::new(), |letter| format!(" -s {letter}"));
     let value = match &option.value {
-        Value::Nothing | Value::Perhaps => String::new(),
-        Value::OneOf(known) => format!(" -x -a '{}'", known.join(" ")),
-        Value::OneOfOrFile(known) => format!(" -r -a '{}'", known.join(" ")),
-        Value::Text(_) => " -r".to_owned(),
+        OptionValue::Nothing | OptionValue::Perhaps => String::new(),
+        OptionValue::OneOf(known) => format!(" -x -a '{}'", known.join(" ")),
+        OptionValue::OneOfOrFile(known) => format!(" -r -a '{}'", known.join(" ")),
+        OptionValue::Text(_) => " -r".to_owned(),
     };
     format!(" -l {}{short}{value} -d '{}'", option.long, between_quotes(&option.about))
 }

@@ -19,7 +19,7 @@ use halflap_report::{
 
 use crate::exit::Failed;
 use crate::progress::Notice;
-use crate::source::{Hlo, Source, assumed_ranks};
+use crate::source::{Hlo, ProgramSource, assumed_ranks};
 use crate::terminal;
 
 /// How many collectives a table on the terminal has.
@@ -75,8 +75,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The order explained. Text, JSON and pictures share one explanation: it takes as long as a search
-    /// where many collectives are exposed.
+    /// The order explained. Text, JSON and pictures share one explanation: it takes as long as a
+    /// search where many collectives are exposed.
     pub fn explanation(&self) -> Cow<'a, Explanation> {
         let limits = Limits { memory: self.limit, bound: self.bound };
         let all = self.explained.get_or_init(|| {
@@ -101,19 +101,19 @@ impl<'a> Section<'a> {
     }
 
     /// Whether something in it can overlap compute.
-    pub fn communicates(&self, source: &Source) -> bool {
+    pub fn communicates(&self, source: &ProgramSource) -> bool {
         source.workload.units[self.priced.unit].communicates()
     }
 
     /// What is exposed in all of its runs.
-    fn cost(&self, source: &Source) -> f64 {
+    fn cost(&self, source: &ProgramSource) -> f64 {
         self.result.exposed().0 * source.workload.units[self.priced.unit].runs
     }
 }
 
 /// The units that expose most, at most so many.
 pub fn most_exposed<'s, 'a>(
-    source: &Source,
+    source: &ProgramSource,
     sections: &'s [Section<'a>],
     most: usize,
 ) -> Vec<&'s Section<'a>> {
@@ -127,8 +127,8 @@ pub fn most_exposed<'s, 'a>(
 
 /// A module and its units, to be shown.
 #[derive(Clone, Copy)]
-pub struct Shown<'a> {
-    pub source: &'a Source,
+pub struct ShownModule<'a> {
+    pub source: &'a ProgramSource,
     pub hlo: &'a Hlo,
     pub sections: &'a [Section<'a>],
     /// The module before it was changed, in its own orders.
@@ -154,10 +154,10 @@ impl Was {
     }
 }
 
-impl Shown<'_> {
+impl ShownModule<'_> {
     /// The totals of the module.
     pub fn headline(&self, style: &Style) -> String {
-        let Shown { source, hlo, sections, was } = *self;
+        let ShownModule { source, hlo, sections, was } = *self;
         let module = &hlo.module;
         let communicate = sections.iter().filter(|section| section.communicates(source)).count();
         let whole = format!(
@@ -186,7 +186,7 @@ impl Shown<'_> {
 
     /// A line for each unit that communicates, if there are several.
     fn overview(&self, style: &Style) -> String {
-        let Shown { source, sections, .. } = *self;
+        let ShownModule { source, sections, .. } = *self;
         let shown: Vec<&Section<'_>> =
             sections.iter().rev().filter(|section| section.communicates(source)).collect();
         if shown.len() < 2 {
@@ -225,7 +225,7 @@ impl Shown<'_> {
 
     /// The unit that was requested, or the worst, at most so many.
     pub fn picked(&self, name: Option<&str>, most: usize) -> Result<Vec<&Section<'_>>, Failed> {
-        let Shown { source, sections, .. } = *self;
+        let ShownModule { source, sections, .. } = *self;
         if let Some(name) = name {
             let wanted = name.trim_start_matches('%');
             let found =

@@ -27,7 +27,7 @@ use crate::source::{Orders, Subject};
 use crate::terminal;
 
 /// One point of the sweep.
-struct Point {
+struct SweepPoint {
     bandwidth: f64,
     limit: Bytes,
     bound: Nanos,
@@ -48,7 +48,7 @@ const GRID: [f64; 8] = [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0];
 const ALIKE: f64 = 0.01;
 
 /// What holds for every point.
-struct Rules {
+struct SweepRules {
     /// The edges that orders keep.
     edges: Edges,
     /// How much work is done.
@@ -69,8 +69,8 @@ pub struct Swept {
     args: args::WhatIf,
     subject: Subject,
     unit: Decided<()>,
-    rules: Rules,
-    points: Vec<Point>,
+    rules: SweepRules,
+    points: Vec<SweepPoint>,
 }
 
 /// Sweeps over the unit that is requested, or the most exposed one.
@@ -85,7 +85,7 @@ pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     let unit = source.chosen(&all, args.which.computation.as_deref())?.clone();
     let orders = args.schedule.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
     let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
-    let rules = Rules { edges, effort: recorded.effort(args.effort)?, known };
+    let rules = SweepRules { edges, effort: recorded.effort(args.effort)?, known };
     let mut points = sweep(args, &rules, &unit.priced)?;
     if args.memory.is_empty() {
         points = telling(points);
@@ -123,7 +123,7 @@ impl Answer for Swept {
 
 impl Swept {
     /// The points at the program's own bandwidth, or at the first that was asked for.
-    fn own(&self) -> Vec<(&Point, &Optimum)> {
+    fn own(&self) -> Vec<(&SweepPoint, &Optimum)> {
         let has = |wanted: f64| self.points.iter().any(|point| point.bandwidth == wanted);
         let bandwidth = match has(1.0) {
             true => 1.0,
@@ -134,7 +134,7 @@ impl Swept {
     }
 
     /// The smallest limit whose step is as short as that of any larger one.
-    fn knee(&self) -> Option<&Point> {
+    fn knee(&self) -> Option<&SweepPoint> {
         let own = self.own();
         let best = own.iter().map(|(_, found)| found.step_time).reduce(Nanos::min)?;
         let is_as_good = |found: &Optimum| found.step_time.0 * (1.0 - ALIKE) <= best.0;
@@ -207,7 +207,11 @@ impl Swept {
     }
 }
 
-fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Point>, Failed> {
+fn sweep(
+    args: &args::WhatIf,
+    rules: &SweepRules,
+    priced: &Priced,
+) -> Result<Vec<SweepPoint>, Failed> {
     let Setup { graph, machine: base } = priced.setup();
     let peak = priced.input.peak();
     let bar = Bar::new("sweeping");
@@ -242,7 +246,7 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
             let bound = lower_bound(graph, &faster, rules.edges, limit).time;
             let (found, order) = point(&task)?;
             known.extend(order);
-            points.push(Point { bandwidth, limit, bound, found });
+            points.push(SweepPoint { bandwidth, limit, bound, found });
         }
     }
     bar.clear();
@@ -251,9 +255,9 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
 
 /// The points that tell something: those within which an order was found, up to the first limit at
 /// which no bandwidth gains from more. The input order's own limit stays.
-fn telling(points: Vec<Point>) -> Vec<Point> {
-    let step = |point: &Point| point.found.as_ref().ok().map(|found| found.step_time.0);
-    let gains = |point: &Point| {
+fn telling(points: Vec<SweepPoint>) -> Vec<SweepPoint> {
+    let step = |point: &SweepPoint| point.found.as_ref().ok().map(|found| found.step_time.0);
+    let gains = |point: &SweepPoint| {
         let later = points
             .iter()
             .filter(|other| other.bandwidth == point.bandwidth && other.limit > point.limit);
@@ -272,8 +276,8 @@ fn telling(points: Vec<Point>) -> Vec<Point> {
     points.into_iter().filter(|point| point.found.is_ok() && point.limit <= most).collect()
 }
 
-fn curve(points: &[Point]) -> page::Curve {
-    let point = |point: &Point| {
+fn curve(points: &[SweepPoint]) -> page::Curve {
+    let point = |point: &SweepPoint| {
         let found = point.found.as_ref();
         page::Point {
             limit: point.limit,
@@ -308,7 +312,7 @@ fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Fai
     }
 }
 
-fn render(points: &[Point], input: &Evaluation) -> String {
+fn render(points: &[SweepPoint], input: &Evaluation) -> String {
     let peak = input.peak();
     let columns = ["bandwidth", "limit", "of input", "step time", "exposed", "peak", "of bound"];
     let mut table = Table::new(
@@ -346,8 +350,8 @@ fn render(points: &[Point], input: &Evaluation) -> String {
     table.render(&terminal::style()) + &own
 }
 
-fn to_json(points: &[Point], peak: Bytes, rules: &Rules) -> Value {
-    let point = |point: &Point| match &point.found {
+fn to_json(points: &[SweepPoint], peak: Bytes, rules: &SweepRules) -> Value {
+    let point = |point: &SweepPoint| match &point.found {
         Ok(found) => json!({
             "bandwidth": point.bandwidth, "memory_limit": point.limit.0, "bound": point.bound.0,
             "step_time": found.step_time.0, "exposed": found.exposed.0, "peak_memory": found.peak.0,

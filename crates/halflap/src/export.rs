@@ -25,7 +25,7 @@ impl Serialize for GraphDocument<'_> {
             groups: Groups<'a>,
             nodes: Vec<WrittenNode<'a>>,
             buffers: Vec<Made<'a>>,
-            inputs: Vec<Input<'a>>,
+            inputs: Vec<GivenBuffer<'a>>,
         }
         let GraphDocument(graph) = *self;
         let (made, given): (Vec<BufId>, Vec<BufId>) =
@@ -35,7 +35,7 @@ impl Serialize for GraphDocument<'_> {
             groups: Groups(graph),
             nodes: graph.ops().map(|op| WrittenNode::of(graph, op)).collect(),
             buffers: made.into_iter().map(|buffer| Made::of(graph, buffer)).collect(),
-            inputs: given.into_iter().map(|buffer| Input::of(graph, buffer)).collect(),
+            inputs: given.into_iter().map(|buffer| GivenBuffer::of(graph, buffer)).collect(),
         };
         fields.serialize(serializer)
     }
@@ -125,7 +125,7 @@ struct Made<'a> {
 }
 
 #[derive(Serialize)]
-struct Input<'a> {
+struct GivenBuffer<'a> {
     name: &'a str,
     size: Bytes,
     users: Vec<&'a str>,
@@ -197,9 +197,9 @@ impl<'a> Made<'a> {
     }
 }
 
-impl<'a> Input<'a> {
-    fn of(graph: &'a Graph, buffer: BufId) -> Input<'a> {
-        Input {
+impl<'a> GivenBuffer<'a> {
+    fn of(graph: &'a Graph, buffer: BufId) -> GivenBuffer<'a> {
+        GivenBuffer {
             name: graph.buffer_name(buffer),
             size: graph.size_alloc(buffer),
             users: users(graph, buffer),

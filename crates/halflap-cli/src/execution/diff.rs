@@ -52,7 +52,7 @@ pub fn first_apart(a: &Path, b: &Path) -> Result<Option<(String, usize)>, Failed
 /// The identity of a launch in a run. Sequence numbers and buffers are not part of it: they depend
 /// on the order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct LaunchKey {
     /// Which of the ranks that are compared.
     rank: usize,
     run: usize,
@@ -69,26 +69,26 @@ struct SavedLaunch<'a> {
 
 /// Two arrays that should be the same.
 #[derive(Debug, Clone, PartialEq)]
-struct Pair {
-    key: Key,
+struct ArrayPair {
+    key: LaunchKey,
     is_input: bool,
     buffer: String,
     source: Option<String>,
     /// Why they cannot be compared, or how far they are apart.
-    apart: Apart,
+    apart: ArrayGap,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Apart {
+enum ArrayGap {
     Shape(String),
     By { elements: usize, of: usize, absolute: f64, relative: f64, at: usize },
 }
 
-impl Apart {
+impl ArrayGap {
     fn words(&self) -> [String; 3] {
         match self {
-            Apart::Shape(words) => [words.clone(), String::new(), String::new()],
-            Apart::By { elements, of, absolute, relative, .. } => [
+            ArrayGap::Shape(words) => [words.clone(), String::new(), String::new()],
+            ArrayGap::By { elements, of, absolute, relative, .. } => [
                 format!("{elements} of {of}"),
                 format!("{absolute:.3e}"),
                 format!("{relative:.3e}"),
@@ -99,32 +99,32 @@ impl Apart {
     /// The worse, the larger.
     fn weight(&self) -> f64 {
         match self {
-            Apart::Shape(_) => f64::INFINITY,
-            Apart::By { relative, .. } if relative.is_nan() => f64::INFINITY,
-            Apart::By { relative, .. } => *relative,
+            ArrayGap::Shape(_) => f64::INFINITY,
+            ArrayGap::By { relative, .. } if relative.is_nan() => f64::INFINITY,
+            ArrayGap::By { relative, .. } => *relative,
         }
     }
 }
 
 /// The differences between two runs.
-struct Difference {
+struct RunDiff {
     arrays: usize,
     ranks: usize,
     /// In the first run's sequence.
-    differ: Vec<Pair>,
+    differ: Vec<ArrayPair>,
     /// The first launch whose outputs differ although its inputs agree.
-    origin: Option<Pair>,
+    origin: Option<ArrayPair>,
     only: [Vec<String>; 2],
 }
 
 /// The launches of a run, and the sequence that they are in.
-fn launches(ranks: &[RankValues]) -> (BTreeMap<Key, SavedLaunch<'_>>, Vec<Key>) {
-    let mut launches: BTreeMap<Key, SavedLaunch<'_>> = BTreeMap::new();
-    let mut sequence: Vec<(u64, usize, Key)> = Vec::new();
+fn launches(ranks: &[RankValues]) -> (BTreeMap<LaunchKey, SavedLaunch<'_>>, Vec<LaunchKey>) {
+    let mut launches: BTreeMap<LaunchKey, SavedLaunch<'_>> = BTreeMap::new();
+    let mut sequence: Vec<(u64, usize, LaunchKey)> = Vec::new();
     for (rank, values) in ranks.iter().enumerate() {
         for entry in &values.entries {
             let Entry { run, iteration, kernel, .. } = entry.clone();
-            let key = Key { rank, run, iteration, kernel };
+            let key = LaunchKey { rank, run, iteration, kernel };
             let launch = launches.entry(key.clone()).or_insert_with(|| {
                 sequence.push((entry.sequence, rank, key));
                 SavedLaunch::default()
@@ -136,7 +136,7 @@ fn launches(ranks: &[RankValues]) -> (BTreeMap<Key, SavedLaunch<'_>>, Vec<Key>) 
     (launches, sequence.into_iter().map(|(_, _, key)| key).collect())
 }
 
-fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference, Failed> {
+fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<RunDiff, Failed> {
     let [a, b] = runs;
     if a.len() != b.len() {
         let problem = format!(
@@ -150,7 +150,7 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
         return Err(Failed::in_file(&args.a, problem));
     }
     let ((of_a, sequence), (of_b, sequence_b)) = (launches(a), launches(b));
-    let mut found = Difference {
+    let mut found = RunDiff {
         arrays: 0,
         ranks: a.len(),
         differ: Vec::new(),
@@ -176,7 +176,7 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
                 let apart = apart(&load(a, entry)?, &load(b, entry_b)?, asked);
                 let Some(apart) = apart else { continue };
                 let (buffer, source) = (entry.buffer.clone(), entry.source.clone());
-                let pair = Pair { key: key.clone(), is_input, buffer, source, apart };
+                let pair = ArrayPair { key: key.clone(), is_input, buffer, source, apart };
                 takes_the_same &= !is_input;
                 if !is_input && takes_the_same && found.origin.is_none() {
                     found.origin = Some(pair.clone());
@@ -184,9 +184,14 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
                 found.differ.push(pair);
             }
             if ours.len() != theirs.len() {
-                let apart = Apart::Shape(format!("{} and {} arrays", ours.len(), theirs.len()));
-                let pair =
-                    Pair { key: key.clone(), is_input, buffer: String::new(), source: None, apart };
+                let apart = ArrayGap::Shape(format!("{} and {} arrays", ours.len(), theirs.len()));
+                let pair = ArrayPair {
+                    key: key.clone(),
+                    is_input,
+                    buffer: String::new(),
+                    source: None,
+                    apart,
+                };
                 found.differ.push(pair);
             }
         }
@@ -196,7 +201,7 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
     Ok(found)
 }
 
-fn words(key: &Key, ranks: &[RankValues]) -> String {
+fn words(key: &LaunchKey, ranks: &[RankValues]) -> String {
     let mut words = printable(&key.kernel);
     if ranks.len() > 1 {
         words.push_str(&format!(" on rank {}", ranks[key.rank].rank));
@@ -238,17 +243,17 @@ fn tolerance(dtype: DType) -> Tolerance {
 /// How two arrays differ beyond the tolerance of their type, in words.
 pub fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
     Some(match apart(a, b, Tolerances::default())? {
-        Apart::Shape(words) => words,
-        Apart::By { elements, of, absolute, relative, .. } => {
+        ArrayGap::Shape(words) => words,
+        ArrayGap::By { elements, of, absolute, relative, .. } => {
             format!("{elements} of {of} elements, by {absolute:.3e} at most, {relative:.3e} of it")
         }
     })
 }
 
 /// How two arrays differ beyond the tolerance of the coarser type.
-fn apart(a: &Tensor, b: &Tensor, asked: Tolerances) -> Option<Apart> {
+fn apart(a: &Tensor, b: &Tensor, asked: Tolerances) -> Option<ArrayGap> {
     if a.dims() != b.dims() {
-        return Some(Apart::Shape(format!("{:?} and {:?}", a.dims(), b.dims())));
+        return Some(ArrayGap::Shape(format!("{:?} and {:?}", a.dims(), b.dims())));
     }
     let (of_a, of_b) = (tolerance(a.dtype()), tolerance(b.dtype()));
     let coarser = if of_a.relative >= of_b.relative { of_a } else { of_b };
@@ -273,15 +278,15 @@ fn apart(a: &Tensor, b: &Tensor, asked: Tolerances) -> Option<Apart> {
         absolute = worse(absolute, distance);
         relative = worse(relative, distance / y.abs().max(f64::MIN_POSITIVE));
     }
-    at.map(|at| Apart::By { elements, of: x.len(), absolute, relative, at })
+    at.map(|at| ArrayGap::By { elements, of: x.len(), absolute, relative, at })
 }
 
-impl Difference {
+impl RunDiff {
     fn is_none(&self) -> bool {
         self.differ.is_empty() && self.only.iter().all(Vec::is_empty)
     }
 
-    fn name(&self, pair: &Pair) -> String {
+    fn name(&self, pair: &ArrayPair) -> String {
         let source = pair
             .source
             .as_ref()
@@ -332,15 +337,15 @@ impl Difference {
     }
 
     /// The one that the verdict names.
-    fn first(&self) -> Option<&Pair> {
+    fn first(&self) -> Option<&ArrayPair> {
         self.origin.as_ref().or(self.differ.first())
     }
 
     /// What the table shows: first what the verdict names, then the worst of the others in the
     /// order of the first run.
-    fn shown(&self) -> Vec<&Pair> {
+    fn shown(&self) -> Vec<&ArrayPair> {
         let others = self.differ.iter().enumerate().filter(|(_, pair)| Some(*pair) != self.first());
-        let mut worst: Vec<(usize, &Pair)> = others.collect();
+        let mut worst: Vec<(usize, &ArrayPair)> = others.collect();
         worst.sort_by(|(at, a), (other, b)| {
             b.apart.weight().total_cmp(&a.apart.weight()).then(at.cmp(other))
         });
@@ -386,16 +391,16 @@ impl Difference {
     }
 }
 
-fn pair_json(pair: &Pair) -> Json {
-    let Key { rank, run, iteration, kernel } = &pair.key;
+fn pair_json(pair: &ArrayPair) -> Json {
+    let LaunchKey { rank, run, iteration, kernel } = &pair.key;
     let mut json = json!({
         "kernel": kernel, "rank": rank, "run": run, "iteration": iteration,
         "when": if pair.is_input { "before" } else { "after" },
         "buffer": pair.buffer, "source": pair.source,
     });
     match &pair.apart {
-        Apart::Shape(words) => json["shape"] = words.as_str().into(),
-        Apart::By { elements, of, absolute, relative, at } => {
+        ArrayGap::Shape(words) => json["shape"] = words.as_str().into(),
+        ArrayGap::By { elements, of, absolute, relative, at } => {
             let number = |value: f64| {
                 if value.is_finite() { Json::from(value) } else { value.to_string().into() }
             };
@@ -420,7 +425,7 @@ mod tests {
         let far = Tensor::of(&[2], &[1.0f32, 2.1]);
         assert_eq!(apart(&exact, &near, Tolerances::default()), None);
         assert!(apart(&exact, &near, Tolerances { rtol: Some(0.0), atol: Some(0.0) }).is_some());
-        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) =
+        let Some(ArrayGap::By { elements: 1, of: 2, at: 1, .. }) =
             apart(&exact, &far, Tolerances::default())
         else {
             panic!()
@@ -429,15 +434,21 @@ mod tests {
 
     #[test]
     fn what_the_verdict_names_is_shown_first() {
-        let pair = |index: usize| Pair {
-            key: Key { rank: 0, run: 0, iteration: Vec::new(), kernel: format!("k{index}") },
+        let pair = |index: usize| ArrayPair {
+            key: LaunchKey { rank: 0, run: 0, iteration: Vec::new(), kernel: format!("k{index}") },
             is_input: false,
             buffer: String::new(),
             source: None,
-            apart: Apart::By { elements: 1, of: 1, absolute: 1.0, relative: index as f64, at: 0 },
+            apart: ArrayGap::By {
+                elements: 1,
+                of: 1,
+                absolute: 1.0,
+                relative: index as f64,
+                at: 0,
+            },
         };
-        let differ: Vec<Pair> = (0..2 * MOST).map(pair).collect();
-        let found = Difference {
+        let differ: Vec<ArrayPair> = (0..2 * MOST).map(pair).collect();
+        let found = RunDiff {
             arrays: 1,
             ranks: 1,
             differ,
@@ -457,7 +468,7 @@ mod tests {
         assert!(apart(&nan, &one, Tolerances { rtol: Some(1e9), atol: Some(1e9) }).is_some());
         assert!(matches!(
             apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), Tolerances::default()),
-            Some(Apart::Shape(_))
+            Some(ArrayGap::Shape(_))
         ));
     }
 }

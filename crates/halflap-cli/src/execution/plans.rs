@@ -33,7 +33,7 @@ pub enum Which<'a> {
 
 /// An order of every unit.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct UnitOrders {
     orders: IdVec<UnitId, Order>,
     /// The simulated step time of the whole.
     pub step_time: Nanos,
@@ -46,7 +46,7 @@ impl ModuleSource {
     }
 
     /// Finds orders of all units.
-    pub fn found(&self, which: Which<'_>) -> Result<Found, Failed> {
+    pub fn found(&self, which: Which<'_>) -> Result<UnitOrders, Failed> {
         let source = &self.source;
         let orders = match which {
             Which::File(path) => Some(Orders::of_module(path)?),
@@ -86,12 +86,16 @@ impl ModuleSource {
     }
 
     /// The simulated step times of orders that were found before.
-    pub fn simulated(&self, orders: &Found) -> Result<Found, Failed> {
+    pub fn simulated(&self, orders: &UnitOrders) -> Result<UnitOrders, Failed> {
         found(&self.source.walk(|priced| Ok((orders.orders[priced.unit].clone(), ())))?)
     }
 
     /// The module in these orders with measured times, if all of it runs in one unit.
-    pub fn only_part(&self, orders: &Found, times: Profile) -> Result<Option<StepPart>, Failed> {
+    pub fn only_part(
+        &self,
+        orders: &UnitOrders,
+        times: Profile,
+    ) -> Result<Option<StepPart>, Failed> {
         if self.units.len() != 1 {
             return Ok(None);
         }
@@ -108,7 +112,7 @@ impl ModuleSource {
     }
 
     /// Orders as files have them (docs/formats.md).
-    pub fn written(&self, orders: &Found) -> Value {
+    pub fn written(&self, orders: &UnitOrders) -> Value {
         let computation = |(id, unit): (UnitId, &LoweredUnit)| {
             let graph = &unit.lowered.graph;
             let names: Vec<&str> =
@@ -120,7 +124,7 @@ impl ModuleSource {
     }
 
     /// The plan of the module in these orders, fused or not.
-    pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
+    pub fn plan(&self, orders: &UnitOrders, fuses: bool) -> Result<Program, Failed> {
         let program = build(&self.module, &self.units, self.source.model.streams, |unit| {
             orders.orders[unit].clone()
         });
@@ -132,7 +136,7 @@ impl ModuleSource {
     }
 
     /// Orders that another rank sent.
-    pub fn received(&self, bytes: &[u8]) -> Result<Found, Failed> {
+    pub fn received(&self, bytes: &[u8]) -> Result<UnitOrders, Failed> {
         let mut numbers =
             bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
         let all = self.source.walk(|priced| {
@@ -154,17 +158,17 @@ fn is_at_bound(unit: &Decided<Option<Bound>>) -> bool {
     unit.found.is_none_or(|bound| bound.is_reached_by(unit.result.step_time()))
 }
 
-fn found<T>(all: &[Decided<T>]) -> Result<Found, Failed> {
+fn found<T>(all: &[Decided<T>]) -> Result<UnitOrders, Failed> {
     let entry = all
         .last()
         .ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
     let orders = all.iter().map(|done| done.result.order.clone()).collect();
-    Ok(Found { orders, step_time: entry.result.step_time() })
+    Ok(UnitOrders { orders, step_time: entry.result.step_time() })
 }
 
-impl Found {
+impl UnitOrders {
     /// Whether all orders are those of another.
-    pub fn is_same(&self, other: &Found) -> bool {
+    pub fn is_same(&self, other: &UnitOrders) -> bool {
         self.to_bytes() == other.to_bytes()
     }
 

@@ -24,7 +24,7 @@ use crate::place::Input;
 use crate::progress::Notice;
 
 /// A program with run times.
-pub struct Source {
+pub struct ProgramSource {
     pub input: Input,
     pub workload: Workload,
     pub model: Model,
@@ -43,7 +43,7 @@ pub struct Hlo {
 
 /// A graph, or a module.
 pub struct Subject {
-    pub source: Source,
+    pub source: ProgramSource,
     pub hlo: Option<Hlo>,
 }
 
@@ -61,7 +61,7 @@ impl Subject {
     pub fn read_on(
         input: &Input,
         args: &MachineArgs,
-        ranks: Option<Ranks>,
+        ranks: Option<RankCount>,
     ) -> Result<Subject, Failed> {
         Subject::read_for(input, args, Readers { chain: None, ranks })
     }
@@ -88,8 +88,8 @@ impl Subject {
         let lowered = LoweredModule::of(&module);
         let LoweredModule { workload, units } =
             lowered.map_err(|error| Failed::OurBug(error.to_string()))?;
-        let Source { input, model, assumed, read_seconds, profile, .. } = &self.source;
-        let source = Source {
+        let ProgramSource { input, model, assumed, read_seconds, profile, .. } = &self.source;
+        let source = ProgramSource {
             input: input.clone(),
             workload,
             model: model.clone(),
@@ -129,7 +129,7 @@ impl Subject {
         let model = machine::model(costs, args);
         let input = input.clone();
         Ok(Subject {
-            source: Source { input, workload, model, assumed, read_seconds, profile },
+            source: ProgramSource { input, workload, model, assumed, read_seconds, profile },
             hlo,
         })
     }
@@ -140,12 +140,12 @@ struct Readers {
     /// Which collectives of a graph are chained.
     chain: Option<ChainWhich>,
     /// How many ranks a module is run on.
-    ranks: Option<Ranks>,
+    ranks: Option<RankCount>,
 }
 
 /// How many ranks there are to be.
 #[derive(Clone, Copy, Debug)]
-pub enum Ranks {
+pub enum RankCount {
     /// As many as were asked for.
     Asked(usize),
     /// As many as there are processes.
@@ -155,7 +155,7 @@ pub enum Ranks {
 fn read_module(
     input: &Input,
     bytes: &[u8],
-    ranks: Option<Ranks>,
+    ranks: Option<RankCount>,
 ) -> Result<(Workload, Hlo), Failed> {
     let in_file = |error: &dyn std::fmt::Display| Failed::in_file(input.name(), error);
     let module = halflap_hlo::read_module(bytes).map_err(|error| in_file(&error))?;
@@ -169,19 +169,19 @@ fn read_module(
 }
 
 /// A module for so many ranks, if that is what it is for, or if it does not say.
-pub fn on_ranks(module: Module, ranks: Ranks) -> Result<Module, String> {
+pub fn on_ranks(module: Module, ranks: RankCount) -> Result<Module, String> {
     let own = module.devices().count() as usize;
-    let (Ranks::Asked(count) | Ranks::Started(count)) = ranks;
+    let (RankCount::Asked(count) | RankCount::Started(count)) = ranks;
     let said = match ranks {
-        Ranks::Asked(count) => format!("--ranks {count}"),
-        Ranks::Started(count) => format!("with {count} processes"),
+        RankCount::Asked(count) => format!("--ranks {count}"),
+        RankCount::Started(count) => format!("with {count} processes"),
     };
     match (module.assumed_devices(), ranks) {
         _ if count == own => Ok(module),
-        (None, Ranks::Asked(_)) => {
+        (None, RankCount::Asked(_)) => {
             Err(format!("{said}: the module is partitioned for {own} ranks"))
         }
-        (None, Ranks::Started(_)) => Ok(module),
+        (None, RankCount::Started(_)) => Ok(module),
         (Some(_), _) => {
             let grown = module.for_devices(u32::try_from(count).unwrap_or(0));
             grown.ok_or_else(|| {
@@ -222,7 +222,8 @@ fn assume_device(costs: &mut Costs, module: &Module) -> Result<Option<&'static s
     Ok(Some(name))
 }
 
-/// A profile must have a name of one of the module's instructions: else it belongs to another module.
+/// A profile must have a name of one of the module's instructions: else it belongs to another
+/// module.
 fn check_profile(module: &Module, costs: &Costs, input: Option<&Input>) -> Result<(), Failed> {
     let (Some(profile), Some(input)) = (&costs.profile, input) else { return Ok(()) };
     let is_known = |name: &&str| module.has_instruction(name.trim_start_matches('%'));
@@ -262,12 +263,12 @@ impl From<UnitError> for Ended {
     }
 }
 
-impl Source {
+impl ProgramSource {
     /// Another program of the same file, which gives all its run times itself.
-    pub fn changed_to(&self, workload: Workload) -> Source {
+    pub fn changed_to(&self, workload: Workload) -> ProgramSource {
         let model = Model { costs: Costs::default(), ..self.model.clone() };
-        let Source { input, assumed, read_seconds, .. } = self;
-        Source {
+        let ProgramSource { input, assumed, read_seconds, .. } = self;
+        ProgramSource {
             input: input.clone(),
             workload,
             model,

@@ -3,7 +3,7 @@
 use halflap::ids::{IdVec, UnitId};
 use halflap_hlo::{LoweredUnit, Module, bounded, check, without_ragged_products};
 
-use super::{Hlo, Ranks, Source, Subject};
+use super::{Hlo, ProgramSource, RankCount, Subject};
 use crate::args::MachineArgs;
 use crate::exit::Failed;
 use crate::kind::FileKind;
@@ -11,7 +11,7 @@ use crate::place::Input;
 
 /// A module that can be planned and run.
 pub struct ModuleSource {
-    pub source: Source,
+    pub source: ProgramSource,
     pub module: Module,
     pub units: IdVec<UnitId, LoweredUnit>,
 }
@@ -21,7 +21,7 @@ impl ModuleSource {
     pub fn read(
         input: &Input,
         args: &MachineArgs,
-        ranks: Option<Ranks>,
+        ranks: Option<RankCount>,
     ) -> Result<ModuleSource, Failed> {
         let mut subject = Subject::read_on(input, args, ranks)?;
         for written_out in [without_ragged_products, bounded] {

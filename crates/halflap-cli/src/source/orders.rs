@@ -7,7 +7,7 @@ use halflap::order::Order;
 use halflap::verify::{Demands, OrderEdges, verify};
 use halflap::workload::Priced;
 
-use super::{Source, Subject};
+use super::{ProgramSource, Subject};
 use crate::exit::Failed;
 use crate::files;
 use crate::place::Input;
@@ -52,15 +52,21 @@ impl<'a> Orders<'a> {
     }
 
     /// A unit that the file has an order of and the program does not have.
-    pub fn unknown(&self, source: &Source) -> Option<&str> {
+    pub fn unknown(&self, source: &ProgramSource) -> Option<&str> {
         self.of
             .iter()
             .map(|(name, _)| name.as_str())
             .find(|name| source.workload.find(name).is_none())
     }
 
-    /// The order of a unit: the file's, which must be one that can run and keeps `edges`, or its own.
-    pub fn order(&self, source: &Source, priced: &Priced, edges: Edges) -> Result<Order, Failed> {
+    /// The order of a unit: the file's, which must be one that can run and keeps `edges`, or its
+    /// own.
+    pub fn order(
+        &self,
+        source: &ProgramSource,
+        priced: &Priced,
+        edges: Edges,
+    ) -> Result<Order, Failed> {
         let graph = &priced.graph;
         let unit = source.name_of(priced.unit);
         let Some(names) = self.names(unit) else { return Ok(priced.input.order.clone()) };
@@ -84,7 +90,7 @@ impl<'a> Orders<'a> {
             };
             proved(OrderEdges::Kept).map_err(not_kept)?;
         }
-        let bug = || Failed::OurBug("a verified order is no permutation".to_owned());
+        let bug = || Failed::OurBug("a verified order is not a permutation".to_owned());
         Order::from_ops(graph.len(), ops).ok_or_else(bug)
     }
 }

@@ -1,5 +1,5 @@
-//! Children: a command under a variation of its environment, with its output in files, a limit of time and one of
-//! size. However a child ends is an answer, not a failure.
+//! Children: a command under a variation of its environment, with its output in files, a limit of
+//! time and one of size. However a child ends is an answer, not a failure.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,7 +14,7 @@ use halflap_run::process::{Ending, ProcessGroup};
 
 use crate::exit::Failed;
 use crate::files::quoted;
-use crate::log::{self, Level, Part};
+use crate::log::{self, LogLevel, LogTopic};
 use crate::progress::Notice;
 
 /// The output limit of a child; beyond it, the child is ended.
@@ -122,7 +122,7 @@ impl ChildTask<'_> {
         let failed = |error: io::Error| {
             Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"))
         };
-        log::say(Part::Debug, Level::Info, || {
+        log::say(LogTopic::Debug, LogLevel::Info, || {
             format!("{}: {}", self.folder.display(), self.words())
         });
         let stage = self

@@ -15,12 +15,12 @@ use crate::args;
 use crate::artifacts::Artifacts;
 use crate::exit::Failed;
 use crate::files;
-use crate::log::{self, Level, Part};
+use crate::log::{self, LogLevel, LogTopic};
 use crate::terminal;
-use report::{Report, Stage};
+use report::{DebugStage, Report};
 
 pub fn run(args: &args::Debug) -> Result<(), Failed> {
-    let is_loud = log::takes(Part::Debug, Level::Debug);
+    let is_loud = log::takes(LogTopic::Debug, LogLevel::Debug);
     let input = args.module.clone().unwrap_or_else(|| words(&args.command));
     let read = [&args.module, &args.run.inputs, &args.run.order].map(Option::as_deref);
     // Before a folder is emptied.
@@ -40,7 +40,7 @@ pub fn run(args: &args::Debug) -> Result<(), Failed> {
     let report = report?;
     files::put(&artifacts.file("debug.json"), &format!("{:#}\n", report.json()))?;
     files::put(&artifacts.file("debug.txt"), &report.render(&Style::default()))?;
-    for Stage { name, result, seconds } in &report.stages {
+    for DebugStage { name, result, seconds } in &report.stages {
         artifacts.noted(name, result, *seconds);
     }
     artifacts.write_page(&report.verdict(), &report.render(&Style::default()))?;

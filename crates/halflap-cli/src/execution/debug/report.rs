@@ -50,7 +50,7 @@ impl Kind {
 
 /// An array that a kernel took or gave.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Value {
+pub struct ArrayFacts {
     pub buffer: String,
     /// The operand or result, where it has a name of its own.
     pub operand: Option<String>,
@@ -60,7 +60,7 @@ pub struct Value {
     pub facts: Vec<(String, String)>,
 }
 
-impl Value {
+impl ArrayFacts {
     fn render(&self) -> String {
         let facts: Vec<String> =
             self.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
@@ -70,13 +70,14 @@ impl Value {
 
     fn json(&self) -> Json {
         let facts = self.facts.iter().map(|(name, fact)| (name.clone(), Json::from(fact.as_str())));
-        json!({ "operand": self.operand, "buffer": self.buffer, "type": self.kind, "facts": Json::Object(facts.collect()) })
+        let facts = Json::Object(facts.collect());
+        json!({ "operand": self.operand, "buffer": self.buffer, "type": self.kind, "facts": facts })
     }
 }
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct Diagnosis {
     pub kind: Kind,
     /// In a sentence.
     pub what: String,
@@ -92,19 +93,19 @@ pub struct Finding {
     /// Where in the user's program.
     pub source: Vec<String>,
     /// What a rank that diverges comes to instead.
-    pub stray: Option<Stray>,
-    pub went_in: Vec<Value>,
-    pub came_out: Vec<Value>,
+    pub stray: Option<StrayCollective>,
+    pub went_in: Vec<ArrayFacts>,
+    pub came_out: Vec<ArrayFacts>,
     /// The command that shows it again.
     pub reproduce: Option<String>,
     /// Whether it does, if that was tried.
     pub shown: Option<Reproduced>,
 }
 
-impl Finding {
-    pub fn new(kind: Kind, what: String) -> Finding {
+impl Diagnosis {
+    pub fn new(kind: Kind, what: String) -> Diagnosis {
         let (went_in, came_out) = Default::default();
-        Finding {
+        Diagnosis {
             kind,
             what,
             kernel: None,
@@ -124,14 +125,14 @@ impl Finding {
 
 /// The collective of a rank that diverges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stray {
+pub struct StrayCollective {
     pub collective: String,
     pub source: Option<String>,
     /// What differs from the others' collective.
     pub differences: Vec<String>,
 }
 
-impl Stray {
+impl StrayCollective {
     fn render(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         let differ =
@@ -140,7 +141,8 @@ impl Stray {
     }
 
     fn json(&self) -> Json {
-        json!({ "collective": self.collective, "source": self.source, "differences": self.differences })
+        let StrayCollective { collective, source, differences } = self;
+        json!({ "collective": collective, "source": source, "differences": differences })
     }
 }
 
@@ -177,7 +179,8 @@ impl Reproduced {
                 "yes, it was tried; what the kernel alone would take could not be saved"
             }
             Reproduced::Chance => {
-                "no, because one run alone looks fine: compare the values of two with 'halflap diff'"
+                "no, because one run alone looks fine: compare the values of two with 'halflap \
+                 diff'"
             }
             Reproduced::Compared => {
                 "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
@@ -193,7 +196,7 @@ impl Reproduced {
 
 /// One thing that was tried.
 #[derive(Debug, Clone)]
-pub struct Stage {
+pub struct DebugStage {
     pub name: &'static str,
     pub result: String,
     /// How long it took.
@@ -213,8 +216,8 @@ impl Default for Since {
 /// The result of a session.
 #[derive(Debug, Default)]
 pub struct Report {
-    pub finding: Option<Finding>,
-    pub stages: Vec<Stage>,
+    pub finding: Option<Diagnosis>,
+    pub stages: Vec<DebugStage>,
     /// What could not be checked, and why; and what may be meant.
     pub notes: Vec<String>,
     /// Whether results have NaN or infinities although nothing is at fault.
@@ -233,7 +236,7 @@ impl Report {
     pub fn stage(&mut self, name: &'static str, result: impl Into<String>) {
         let before = std::mem::take(&mut self.since);
         let seconds = (self.since.0 - before.0).as_secs_f64();
-        self.stages.push(Stage { name, result: result.into(), seconds });
+        self.stages.push(DebugStage { name, result: result.into(), seconds });
     }
 
     /// What came of it, in a few words.
@@ -278,7 +281,7 @@ impl Report {
     }
 }
 
-fn finding_lines(finding: &Finding, lines: &mut Vec<(&'static str, String)>) {
+fn finding_lines(finding: &Diagnosis, lines: &mut Vec<(&'static str, String)>) {
     lines.push(("wrong", finding.what.clone()));
     lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
     lines.extend(finding.buffer.as_ref().map(|buffer| ("buffer", printable(buffer))));
@@ -304,8 +307,8 @@ fn whole(text: &str) -> String {
     printable_end(text, usize::MAX - 1)
 }
 
-fn finding_json(finding: &Finding) -> Json {
-    let values = |values: &[Value]| values.iter().map(Value::json).collect::<Vec<_>>();
+fn finding_json(finding: &Diagnosis) -> Json {
+    let values = |values: &[ArrayFacts]| values.iter().map(ArrayFacts::json).collect::<Vec<_>>();
     json!({
         "kind": finding.kind.name(),
         "what": finding.what,
@@ -316,7 +319,7 @@ fn finding_json(finding: &Finding) -> Json {
         "step": finding.step.as_ref().map(|(_, step)| step),
         "iteration": finding.iteration,
         "source": finding.source,
-        "stray": finding.stray.as_ref().map(Stray::json),
+        "stray": finding.stray.as_ref().map(StrayCollective::json),
         "in": values(&finding.went_in),
         "out": values(&finding.came_out),
         "reproduce": finding.reproduce,

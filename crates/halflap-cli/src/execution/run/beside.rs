@@ -8,12 +8,12 @@ use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, RunLane, RunSpa
 
 use super::measure::{Typical, met};
 use super::show::Finished;
-use super::{Job, profile};
+use super::{RunJob, profile};
 use crate::exit::Failed;
 
 /// The median step of every rank, with the times that were measured. `None` for a module with loops
 /// or branches: their bodies have no position in a single order.
-pub(super) fn step(job: &Job<'_>, finished: &Finished<'_>) -> Result<Option<Step>, Failed> {
+pub(super) fn step(job: &RunJob<'_>, finished: &Finished<'_>) -> Result<Option<Step>, Failed> {
     let times = profile(finished.program, finished.outcome)?;
     let Some(part) = job.source.only_part(finished.orders, times)? else { return Ok(None) };
     let Finished { program, outcome, .. } = finished;

@@ -29,7 +29,8 @@ impl Contention {
         program: &Prepared,
         outcome: &Outcome,
     ) -> Contention {
-        let (mut compute, mut communication) = (Longer::default(), Longer::default());
+        let (mut compute, mut communication) =
+            (OverlapSlowdown::default(), OverlapSlowdown::default());
         for spans in outcome.ranks.iter().flat_map(|rank| counted(&rank.spans)) {
             let of = |kind: LabelKind| -> Vec<TimedRun> {
                 let own =
@@ -70,12 +71,12 @@ impl TimedRun {
 
 /// How much a task was slowed while it overlapped others.
 #[derive(Default)]
-struct Longer {
+struct OverlapSlowdown {
     longer: f64,
     beside: f64,
 }
 
-impl Longer {
+impl OverlapSlowdown {
     fn add(&mut self, own: &[TimedRun], others: &[TimedRun]) {
         let others = joined(others);
         for ran in own {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     fn factor(own: &[TimedRun], others: &[TimedRun]) -> f64 {
-        let mut longer = Longer::default();
+        let mut longer = OverlapSlowdown::default();
         longer.add(own, others);
         longer.factor()
     }

@@ -7,14 +7,14 @@ use halflap_report::page::{Page, compared_page, measured_page};
 use halflap_report::{Ran, RanKind, RanLane, RanSlice, lanes_of, printable};
 use halflap_run::exec::{LabelKind, Prepared, RunLane, RunSpan};
 
-use super::Job;
+use super::RunJob;
 use super::beside;
 use super::measure::{Typical, met};
 use super::show::Finished;
 use crate::exit::Failed;
 use crate::pictures;
 
-pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
+pub(super) fn draw(job: &RunJob<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
     let pictures = &job.args.pictures;
     if !pictures.any() {
         return Ok(());

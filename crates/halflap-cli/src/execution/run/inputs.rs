@@ -105,7 +105,8 @@ impl Inputs {
                 Some(hint) => {
                     let of = &program.input_names[number];
                     Err(format!(
-                        "'{name}' is {array:?}, and the module's parameter {number} ('{of}') is {}{hint}",
+                        "'{name}' is {array:?}, and the module's parameter {number} ('{of}') is \
+                         {}{hint}",
                         words(kind)
                     ))
                 }
@@ -194,7 +195,8 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     }
     Some(match () {
         () if array.dtype() == kind.dtype && sorted(array.dims()) == sorted(&kind.dims) => {
-            ": the same dimensions in another layout; give them in the sequence of the module's shape"
+            ": the same dimensions in another layout; give them in the sequence of the module's \
+             shape"
         }
         () if array.dims() == kind.dims => ": the same shape with another type",
         () => "",
@@ -235,8 +237,8 @@ pub(crate) fn check_memory(program: &Prepared, module: &str) -> Result<(), Faile
     Ok(())
 }
 
-/// Generated inputs of a rank. With seed 0 they are the same on all ranks; with others, floats differ
-/// from rank to rank. Integers decide where ranks go, so they never do.
+/// Generated inputs of a rank. With seed 0 they are the same on all ranks; with others, floats
+/// differ from rank to rank. Integers decide where ranks go, so they never do.
 pub(crate) fn made_for(program: &Prepared, seed: u64, rank: usize) -> Vec<Tensor> {
     let each = |(number, kind): (usize, &ArrayType)| {
         let is_float = matches!(

@@ -28,18 +28,18 @@ use crate::args::{self, Backend};
 use crate::artifacts::Artifacts;
 use crate::ask;
 use crate::execution::plan::which;
-use crate::execution::plans::{Found, Which};
+use crate::execution::plans::{UnitOrders, Which};
 use crate::exit::Failed;
 use crate::files;
-use crate::log::{self, Level, Part};
+use crate::log::{self, LogLevel, LogTopic};
 use crate::pictures;
 use crate::place::{Output, refuse_both_stdin};
 use crate::progress::Bar;
 use crate::source::ModuleSource;
-use crate::source::Ranks::{Asked, Started};
+use crate::source::RankCount::{Asked, Started};
 pub(crate) use inputs::{check_memory, check_ranks, made_for};
 use ranks::{Given, Ranks, Threads, Turn};
-use show::{Compared, Finished, Others};
+use show::{BothOrders, Finished, Others};
 
 /// Runs, and writes and prints what was asked for.
 pub fn run(args: &args::Run) -> Result<(), Failed> {
@@ -58,7 +58,8 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
             watched(args)
         }
         Backend::Mpi if args.debug.nan_origins.is_some() => {
-            let problem = "--nan-origins is for ranks that are threads: processes do not see each other's arrays";
+            let problem = "--nan-origins is for ranks that are threads: processes do not see each \
+                           other's arrays";
             Err(Failed::BadInput(problem.to_owned()))
         }
         Backend::Mpi => mpi::run(args),
@@ -171,15 +172,16 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
 }
 
 /// A module that can be run, and how.
-struct Job<'a> {
+struct RunJob<'a> {
     args: &'a args::Run,
     source: ModuleSource,
     libraries: Libraries,
 }
 
-impl<'a> Job<'a> {
-    /// Reads what is to be run. The number of processes counts where nothing else says how many ranks there are.
-    fn read(args: &'a args::Run, processes: Option<usize>) -> Result<Job<'a>, Failed> {
+impl<'a> RunJob<'a> {
+    /// Reads what is to be run. The number of processes counts where nothing else says how many
+    /// ranks there are.
+    fn read(args: &'a args::Run, processes: Option<usize>) -> Result<RunJob<'a>, Failed> {
         check_arguments(args)?;
         debug::catch_faults(args)?;
         let ranks = args.ranks.map(Asked).or(processes.map(Started));
@@ -188,7 +190,7 @@ impl<'a> Job<'a> {
         let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
         let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
         let libraries = load(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
-        Ok(Job { args, source, libraries })
+        Ok(RunJob { args, source, libraries })
     }
 
     fn options(&self) -> Options {
@@ -213,11 +215,13 @@ impl<'a> Job<'a> {
         self.args.threads_per_rank.map_or_else(share, usize::from)
     }
 
-    fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
+    fn prepare(&self, orders: &UnitOrders) -> Result<Arc<Prepared>, Failed> {
         let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         let refused = |problem| Failed::BadInput(format!("--inject: {problem}"));
         Fault::spoil(&self.args.debug.inject, &mut program).map_err(refused)?;
-        log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
+        log::say(LogTopic::Plan, LogLevel::Debug, || {
+            Text::of(&self.source.module, &program).render()
+        });
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(self.args.module.name(), error);
         let prepared = prepared.map(Arc::new).map_err(failed)?;
@@ -232,7 +236,7 @@ impl<'a> Job<'a> {
     }
 
     /// Orders as `--order` takes them.
-    fn order_text(&self, orders: &Found) -> Result<String, Failed> {
+    fn order_text(&self, orders: &UnitOrders) -> Result<String, Failed> {
         Ok(format!("{:#}\n", self.source.written(orders)))
     }
 
@@ -246,13 +250,13 @@ fn load(paths: &[&Path]) -> Result<Libraries, Failed> {
 }
 
 fn threads(args: &args::Run) -> Result<(), Failed> {
-    let mut job = Job::read(args, None)?;
+    let mut job = RunJob::read(args, None)?;
     check_ranks(&job.source.module, args.module.name())?;
     run_on(&mut job, &Threads)
 }
 
 /// Runs what was requested on all ranks.
-fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
+fn run_on<R: Ranks>(job: &mut RunJob<'_>, ranks: &R) -> Result<(), Failed> {
     if let Some(limit) = job.args.tune {
         return tune::run(job, ranks, limit);
     }
@@ -274,7 +278,7 @@ fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
 
 /// Runs as many steps as were requested, and shows how far they are.
 fn run_steps<R: Ranks>(
-    job: &Job<'_>,
+    job: &RunJob<'_>,
     ranks: &R,
     given: Given<'_>,
 ) -> Result<Option<Outcome>, Failed> {
@@ -286,9 +290,9 @@ fn run_steps<R: Ranks>(
     outcome
 }
 
-/// Runs both orders. Ours is found with the times that were measured in the module's own, which the first
-/// process has; it finds it for all.
-fn compare<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
+/// Runs both orders. Ours is found with the times that were measured in the module's own, which the
+/// first process has; it finds it for all.
+fn compare<R: Ranks>(job: &mut RunJob<'_>, ranks: &R) -> Result<(), Failed> {
     let own = ranks.found(job, Which::Input)?;
     let program = ranks.prepare(job, &own)?;
     let inputs = ranks.inputs(job, &program)?;
@@ -312,8 +316,8 @@ fn compare<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
 }
 
 /// Shows the results of both orders, and writes the requested files of the second.
-fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
-    let compared = Some(Compared::new(job, runs)?);
+fn finish_compared(job: &mut RunJob<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
+    let compared = Some(BothOrders::new(job, runs)?);
     finish(job, &runs[1], &Others { compared, ..Others::default() })
 }
 
@@ -327,7 +331,7 @@ fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
 }
 
 /// Writes and prints the results of a run.
-fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(), Failed> {
+fn finish(job: &RunJob<'_>, finished: &Finished<'_>, others: &Others) -> Result<(), Failed> {
     let args = job.args;
     if let Some(to) = &args.output {
         inputs::write(to, finished.outcome)?;

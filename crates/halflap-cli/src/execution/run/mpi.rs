@@ -11,9 +11,9 @@ use halflap_run::tensor::Tensor;
 
 use super::inputs::Inputs;
 use super::ranks::{Given, Ranks, Turn};
-use super::{Job, debug, failed, run_on, tune};
+use super::{RunJob, debug, failed, run_on, tune};
 use crate::args;
-use crate::execution::plans::{Found, Which};
+use crate::execution::plans::{UnitOrders, Which};
 use crate::exit::Failed;
 
 pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
 }
 
 fn on(world: &World, args: &args::Run) -> Result<(), Failed> {
-    let job = Job::read(args, Some(world.size())).and_then(|job| check_size(world, job));
+    let job = RunJob::read(args, Some(world.size())).and_then(|job| check_size(world, job));
     let mut job = agreed(world, job)?;
     compare_settings(world, &job)?;
     run_on(&mut job, &Processes { world })
@@ -47,17 +47,17 @@ struct Processes<'a> {
 }
 
 impl Ranks for Processes<'_> {
-    fn found(&self, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
+    fn found(&self, job: &RunJob<'_>, which: Which<'_>) -> Result<UnitOrders, Failed> {
         shared(self.world, job, which)
     }
 
-    fn prepare(&self, job: &Job<'_>, orders: &Found) -> Result<Arc<Prepared>, Failed> {
+    fn prepare(&self, job: &RunJob<'_>, orders: &UnitOrders) -> Result<Arc<Prepared>, Failed> {
         let program = agreed(self.world, job.prepare(orders))?;
         compare_plans(self.world, &program)?;
         Ok(program)
     }
 
-    fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    fn inputs(&self, job: &RunJob<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
         let rank = self.world.rank();
         let inputs = Inputs::open(job.args).and_then(|inputs| {
             if job.args.debug.check_inputs {
@@ -71,7 +71,7 @@ impl Ranks for Processes<'_> {
 
     fn run(
         &self,
-        job: &Job<'_>,
+        job: &RunJob<'_>,
         given: Given<'_>,
         turn: &Turn<'_>,
     ) -> Result<Option<Outcome>, Failed> {
@@ -95,7 +95,7 @@ impl Ranks for Processes<'_> {
     }
 }
 
-fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
+fn check_size<'a>(world: &World, job: RunJob<'a>) -> Result<RunJob<'a>, Failed> {
     let ranks = job.source.module.devices().count() as usize;
     match ranks == world.size() {
         true => Ok(job),
@@ -105,7 +105,8 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
                 processes => format!("there are {processes} processes"),
             };
             let problem = format!(
-                "the module is partitioned for {ranks} ranks, and {started}: start it with mpirun -n {ranks}"
+                "the module is partitioned for {ranks} ranks, and {started}: start it with mpirun \
+                 -n {ranks}"
             );
             Err(Failed::in_file(job.args.module.name(), problem))
         }
@@ -113,7 +114,7 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
 }
 
 /// Ranks with different arguments would wait for each other forever.
-fn compare_settings(world: &World, job: &Job<'_>) -> Result<(), Failed> {
+fn compare_settings(world: &World, job: &RunJob<'_>) -> Result<(), Failed> {
     let args = job.args;
     let kind = match (args.tune, args.compare) {
         (Some(_), _) => {
@@ -153,7 +154,7 @@ fn from_difference(lines: [&str; 2]) -> [String; 2] {
 }
 
 /// Orders: a file's, which each rank reads, or what rank 0 finds.
-fn shared(world: &World, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
+fn shared(world: &World, job: &RunJob<'_>, which: Which<'_>) -> Result<UnitOrders, Failed> {
     let own = job.args.order_for.iter().find(|(rank, _)| *rank == world.rank());
     let which = own.map_or(which, |(_, input)| Which::File(input));
     let is_searched = |which: Which<'_>| matches!(which, Which::Ours(_));
@@ -162,7 +163,8 @@ fn shared(world: &World, job: &Job<'_>, which: Which<'_>) -> Result<Found, Faile
         false => Some(job.source.found(which)),
     };
     let found = agreed(world, found.transpose())?;
-    let sent = found.as_ref().filter(|_| world.rank() == 0).map_or(Vec::new(), Found::to_bytes);
+    let sent =
+        found.as_ref().filter(|_| world.rank() == 0).map_or(Vec::new(), UnitOrders::to_bytes);
     let bytes = world.share(0, sent).map_err(failed)?;
     match found {
         Some(found) => Ok(found),

@@ -12,7 +12,8 @@ use crate::exit::Failed;
 use crate::files;
 use crate::place::Input;
 
-/// A kernel, and the iteration of each loop around it whose values are taken; the last, if none is given.
+/// A kernel, and the iteration of each loop around it whose values are taken; the last, if none is
+/// given.
 struct Launch<'a> {
     kernel: &'a str,
     iteration: Option<Vec<u32>>,

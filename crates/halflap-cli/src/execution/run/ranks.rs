@@ -7,10 +7,10 @@ use halflap_run::exec::{self, Options, Outcome, Prepared};
 use halflap_run::tensor::Tensor;
 
 use super::inputs::{self, Inputs};
-use super::{Job, debug};
-use crate::execution::plans::{Found, Which};
+use super::{RunJob, debug};
+use crate::execution::plans::{UnitOrders, Which};
 use crate::exit::Failed;
-use crate::log::{self, Level, Part};
+use crate::log::{self, LogLevel, LogTopic};
 
 /// What ranks run.
 pub(super) struct Given<'a> {
@@ -26,19 +26,19 @@ pub(super) struct Turn<'a> {
     pub(super) show: &'a dyn Fn(usize) -> ControlFlow<()>,
 }
 
-/// All ranks of a module. Every process calls the same functions in the same sequence, and where one
-/// fails, all do.
+/// All ranks of a module. Every process calls the same functions in the same sequence, and where
+/// one fails, all do.
 pub(super) trait Ranks {
     /// Orders, the same for all ranks.
-    fn found(&self, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed>;
+    fn found(&self, job: &RunJob<'_>, which: Which<'_>) -> Result<UnitOrders, Failed>;
     /// A program, the same for all ranks.
-    fn prepare(&self, job: &Job<'_>, orders: &Found) -> Result<Arc<Prepared>, Failed>;
+    fn prepare(&self, job: &RunJob<'_>, orders: &UnitOrders) -> Result<Arc<Prepared>, Failed>;
     /// What each rank of this process gets.
-    fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed>;
+    fn inputs(&self, job: &RunJob<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed>;
     /// Runs a program. Of several processes the first alone gets the outcome.
     fn run(
         &self,
-        job: &Job<'_>,
+        job: &RunJob<'_>,
         given: Given<'_>,
         turn: &Turn<'_>,
     ) -> Result<Option<Outcome>, Failed>;
@@ -52,15 +52,15 @@ pub(super) trait Ranks {
 pub(super) struct Threads;
 
 impl Ranks for Threads {
-    fn found(&self, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
+    fn found(&self, job: &RunJob<'_>, which: Which<'_>) -> Result<UnitOrders, Failed> {
         job.source.found(which)
     }
 
-    fn prepare(&self, job: &Job<'_>, orders: &Found) -> Result<Arc<Prepared>, Failed> {
+    fn prepare(&self, job: &RunJob<'_>, orders: &UnitOrders) -> Result<Arc<Prepared>, Failed> {
         job.prepare(orders)
     }
 
-    fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    fn inputs(&self, job: &RunJob<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
         inputs::check_memory(program, job.args.module.name())?;
         let inputs = Inputs::open(job.args)?;
         if job.args.debug.check_inputs {
@@ -71,7 +71,7 @@ impl Ranks for Threads {
 
     fn run(
         &self,
-        job: &Job<'_>,
+        job: &RunJob<'_>,
         given: Given<'_>,
         turn: &Turn<'_>,
     ) -> Result<Option<Outcome>, Failed> {
@@ -84,11 +84,12 @@ impl Ranks for Threads {
             };
             *slot = job.prepare(&other)?;
         }
-        log::say(Part::Exec, Level::Info, || {
+        log::say(LogTopic::Exec, LogLevel::Info, || {
             let (ranks, module, steps) = (program.ranks, &program.module, turn.options.steps);
             let count = program.labels.len();
             format!(
-                "{ranks} ranks run {module} {steps} times, {count} kernels, collectives and waits each"
+                "{ranks} ranks run {module} {steps} times, {count} kernels, collectives and waits \
+                 each"
             )
         });
         let outcome =

@@ -9,9 +9,9 @@ use super::contention::Contention;
 use super::draw::ran;
 use super::measure::{self, Typical};
 use super::tune::Tuned;
-use super::{Job, profile};
+use super::{RunJob, profile};
 use crate::args::{self, Backend};
-use crate::execution::plans::Found;
+use crate::execution::plans::UnitOrders;
 use crate::exit::Failed;
 use crate::place::Output;
 use crate::source::assumed_ranks;
@@ -21,18 +21,18 @@ use crate::terminal;
 pub(super) struct Finished<'a> {
     pub(super) program: &'a Prepared,
     pub(super) outcome: &'a Outcome,
-    pub(super) orders: &'a Found,
+    pub(super) orders: &'a UnitOrders,
 }
 
 /// The results of the other orders.
 #[derive(Default)]
 pub(super) struct Others {
-    pub(super) compared: Option<Compared>,
+    pub(super) compared: Option<BothOrders>,
     pub(super) tuned: Option<Tuned>,
 }
 
 /// The summary of a run.
-pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> String {
+pub(super) fn render(job: &RunJob<'_>, finished: &Finished<'_>, others: &Others) -> String {
     let Finished { program, outcome, .. } = finished;
     let args = job.args;
     let slowest = Typical::of(outcome).rank;
@@ -66,7 +66,7 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) ->
     }));
     let summary: String =
         lines.iter().map(|(label, value)| labelled(label, value, &style)).collect();
-    let compared = others.compared.as_ref().map_or(String::new(), Compared::render);
+    let compared = others.compared.as_ref().map_or(String::new(), BothOrders::render);
     summary + &compared + &others.tuned.as_ref().map_or(String::new(), Tuned::render)
 }
 
@@ -82,7 +82,7 @@ fn order(args: &args::Run, others: &Others) -> String {
 }
 
 /// The summary for machines: times in nanoseconds, sizes in bytes.
-pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Value {
+pub(super) fn to_json(job: &RunJob<'_>, finished: &Finished<'_>, others: &Others) -> Value {
     let Finished { program, outcome, .. } = finished;
     let args = job.args;
     let backend = match args.backend {
@@ -163,7 +163,7 @@ fn peak(program: &Prepared, outcome: &Outcome) -> String {
 }
 
 /// Both orders, measured and simulated.
-pub(super) struct Compared {
+pub(super) struct BothOrders {
     measured: [f64; 2],
     simulated: [f64; 2],
     exposed: [Nanos; 2],
@@ -172,9 +172,12 @@ pub(super) struct Compared {
     steps: usize,
 }
 
-impl Compared {
+impl BothOrders {
     /// Simulates both with the times that were measured in each.
-    pub(super) fn new(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<Compared, Failed> {
+    pub(super) fn new(
+        job: &mut RunJob<'_>,
+        runs: &[Finished<'_>; 2],
+    ) -> Result<BothOrders, Failed> {
         let mut simulated = [0.0; 2];
         for (index, run) in runs.iter().enumerate() {
             job.source.measured(profile(run.program, run.outcome)?);
@@ -189,7 +192,7 @@ impl Compared {
         let alone = measure::profile(&[(runs[0].program, runs[0].outcome)]);
         let contention = Contention::of(&alone, runs[1].program, runs[1].outcome);
         let steps = measure::step_times(runs[0].outcome).len();
-        Ok(Compared { measured, simulated, exposed, contention, steps })
+        Ok(BothOrders { measured, simulated, exposed, contention, steps })
     }
 
     pub(super) fn render(&self) -> String {

@@ -4,19 +4,19 @@ use std::ffi::OsString;
 
 use super::run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use crate::execution::debug::child::End;
-use crate::execution::debug::report::{Finding, Kind, Reproduced};
+use crate::execution::debug::report::{Diagnosis, Kind, Reproduced};
 use crate::exit::Failed;
 use crate::files::quoted;
 
 /// Words after `halflap`.
-pub type Words = Vec<String>;
+pub type CommandWords = Vec<String>;
 
 /// A command that may reproduce a fault.
 pub struct Commands {
     /// The kernel that is to blame, alone.
-    pub alone: Option<Words>,
+    pub alone: Option<CommandWords>,
     /// The whole module.
-    pub whole: Words,
+    pub whole: CommandWords,
 }
 
 /// A kernel that is run alone.
@@ -30,7 +30,7 @@ pub struct Alone<'a> {
 }
 
 /// A kernel, and in which iteration: `add.5@2.0`.
-fn launch(kernel: &str, finding: &Finding) -> String {
+fn launch(kernel: &str, finding: &Diagnosis) -> String {
     let numbers: Vec<String> = finding.iteration.iter().map(u32::to_string).collect();
     if numbers.is_empty() { kernel.to_owned() } else { format!("{kernel}@{}", numbers.join(".")) }
 }
@@ -43,12 +43,12 @@ fn typed(words: &[String]) -> String {
 
 impl ModuleSession<'_> {
     /// One kernel on the values that were saved of it: of one rank, or of all.
-    pub fn alone(&self, alone: &Alone<'_>, finding: &Finding) -> Words {
+    pub fn alone(&self, alone: &Alone<'_>, finding: &Diagnosis) -> CommandWords {
         let Alone { kernel, memory, rank } = *alone;
         let all = self.path("values");
         let values = rank.map_or(all.clone(), |rank| all.join(format!("rank_{rank}")));
         let given = values.display().to_string();
-        let mut words: Words =
+        let mut words: CommandWords =
             vec!["run".into(), self.module.clone(), "--only".into(), launch(kernel, finding)];
         words.extend(["--inputs".to_owned(), given]);
         let libraries = self.args.run.custom_calls.iter();
@@ -64,10 +64,10 @@ impl ModuleSession<'_> {
     }
 
     /// The whole module, as in the stage that found it.
-    pub fn whole(&self, asked: &StageOptions, finding: &Finding) -> Words {
+    pub fn whole(&self, asked: &StageOptions, finding: &Diagnosis) -> CommandWords {
         let passed_on =
             self.passed_on().into_iter().map(|word| word.to_string_lossy().into_owned());
-        let mut words: Words = vec!["run".into(), self.module.clone()];
+        let mut words: CommandWords = vec!["run".into(), self.module.clone()];
         words.extend(passed_on);
         words.extend(asked.memory.option().map(str::to_owned));
         words.extend(self.is_unfused(asked).then(|| "--no-fuse".to_owned()));
@@ -77,7 +77,7 @@ impl ModuleSession<'_> {
     }
 
     /// A hang must be ended.
-    fn limit(&self, finding: &Finding) -> Vec<String> {
+    fn limit(&self, finding: &Diagnosis) -> Vec<String> {
         match finding.kind {
             Kind::Hang | Kind::Apart => {
                 vec!["--timeout".to_owned(), format!("{}s", self.kernel_time().as_secs_f64())]
@@ -91,7 +91,7 @@ impl ModuleSession<'_> {
         &self,
         commands: &Commands,
         kind: Option<&str>,
-        finding: &mut Finding,
+        finding: &mut Diagnosis,
     ) -> Result<(), Failed> {
         let Commands { alone, whole } = commands;
         let mut shown = Reproduced::Yes;
@@ -119,7 +119,7 @@ impl ModuleSession<'_> {
 
 /// Whether a run reproduces the fault: the same kind and the same kernel, as far as both are
 /// reported.
-fn shows(ran: &ModuleRun, kind: Option<&str>, finding: &Finding) -> bool {
+fn shows(ran: &ModuleRun, kind: Option<&str>, finding: &Diagnosis) -> bool {
     let fault = ran.fault().unwrap_or_default();
     let agree = |said: &serde_json::Value, known: Option<&str>| {
         said.as_str().zip(known).is_none_or(|(a, b)| a == b)

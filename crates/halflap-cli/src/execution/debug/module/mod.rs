@@ -16,15 +16,15 @@ use halflap_run::tensor::Npz;
 use serde_json::Value as Json;
 
 use super::child::End;
-use super::report::{Finding, Kind, Report, Stray};
+use super::report::{Diagnosis, Kind, Report, StrayCollective};
 use crate::args;
 use crate::execution::diff;
 use crate::exit::Failed;
 use crate::files;
 use crate::kind::{self, FileKind};
 use crate::place;
-use again::{Alone, Commands, Words};
-use origins::{Cause, Origins};
+use again::{Alone, CommandWords, Commands};
+use origins::{NonFiniteOrigin, OriginsReport};
 use run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use values::{Place, Saved};
 
@@ -88,11 +88,11 @@ struct Walk<'a> {
     /// An overrun with an unknown culprit: reported if no other stage finds it.
     overrun: Option<Json>,
     /// What makes results infinite, or NaN that no kernel made: reported if nothing else is wrong.
-    left: Option<(Cause, String)>,
+    left: Option<(NonFiniteOrigin, String)>,
     /// The last stage, except those that only collect details.
     last: StageOptions,
     /// The command that runs the kernel that is to blame alone.
-    alone: Option<Words>,
+    alone: Option<CommandWords>,
     /// The kind of fault that the runs reported.
     kind: Option<String>,
 }
@@ -159,7 +159,7 @@ impl Walk<'_> {
         self.session.report.stage(name, first);
     }
 
-    fn walk(&mut self) -> Result<Option<Finding>, Failed> {
+    fn walk(&mut self) -> Result<Option<Diagnosis>, Failed> {
         self.session.find_order()?;
         let begun = Instant::now();
         let plain = self.stage("plain run", &StageOptions::new("plain", Memory::Cached, &[]))?;
@@ -191,7 +191,7 @@ impl Walk<'_> {
                 return Ok(Some(finding));
             }
         }
-        if let Some(rounding) = sanity.origins().as_ref().and_then(Origins::rounding) {
+        if let Some(rounding) = sanity.origins().as_ref().and_then(OriginsReport::rounding) {
             return Ok(Some(rounds(rounding)));
         }
         if !self.session.args.run.custom_calls.is_empty()
@@ -228,7 +228,7 @@ impl Walk<'_> {
 
     /// Faults that fit no stage: a crash that only happens without guards, a silent exit, infinite
     /// results.
-    fn leftover(&mut self, plain: &ModuleRun) -> Result<Option<Finding>, Failed> {
+    fn leftover(&mut self, plain: &ModuleRun) -> Result<Option<Diagnosis>, Failed> {
         let fault =
             plain.fault().filter(|fault| !is_nobodys(fault)).or_else(|| self.overrun.take());
         if let Some(fault) = fault {
@@ -249,7 +249,7 @@ impl Walk<'_> {
     }
 
     /// NaN in results; infinities are remembered, and what may be meant is noted.
-    fn spoiled(&mut self, origins: &Origins) -> Result<Option<Finding>, Failed> {
+    fn spoiled(&mut self, origins: &OriginsReport) -> Result<Option<Diagnosis>, Failed> {
         self.session.report.notes.extend(origins.clamped());
         if let Some(cause) =
             origins.nan().filter(|cause| cause.is_made() || cause.origin["how"] == "input")
@@ -270,7 +270,7 @@ impl Walk<'_> {
     }
 
     /// The first NaN of a run that does not complete.
-    fn first_nan(&mut self) -> Result<Option<Finding>, Failed> {
+    fn first_nan(&mut self) -> Result<Option<Diagnosis>, Failed> {
         let ran = self
             .stage("first NaN", &StageOptions::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
         let Some(fault) = ran.fault().filter(|fault| text(fault, "kind") == Some("not-finite"))
@@ -281,12 +281,12 @@ impl Walk<'_> {
         let mut origin = fault.clone();
         origin["how"] = how.into();
         let results = "no result, because the run does not complete";
-        self.memory_first(&Cause::at(origin), results, Memory::Cached).map(Some)
+        self.memory_first(&NonFiniteOrigin::at(origin), results, Memory::Cached).map(Some)
     }
 
     /// Bad input is the user's: an array that does not fit the module is a finding like others, an
     /// unreadable file is an error.
-    fn bad_input(&mut self, plain: &ModuleRun) -> Result<Finding, Failed> {
+    fn bad_input(&mut self, plain: &ModuleRun) -> Result<Diagnosis, Failed> {
         let problem = plain.complaint();
         let inputs = self.session.args.run.inputs.as_deref();
         if !inputs.is_some_and(|inputs| problem.starts_with(inputs) && can_be_read(inputs)) {
@@ -297,7 +297,7 @@ impl Walk<'_> {
             &StageOptions::new("sanity", Memory::Cached, &["--check-inputs"]),
         )?;
         let all = checked.complaint();
-        Ok(Finding::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
+        Ok(Diagnosis::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
     }
 
     /// One run with guard pages, one kernel at a time.
@@ -305,7 +305,7 @@ impl Walk<'_> {
         &mut self,
         unguarded: &ModuleRun,
         memory: Memory,
-    ) -> Result<Option<Finding>, Failed> {
+    ) -> Result<Option<Diagnosis>, Failed> {
         let (name, stage) = match memory {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
@@ -316,7 +316,7 @@ impl Walk<'_> {
                 && ran.end.is_good()
                 && unguarded.results() != ran.results();
             let origins = ran.origins();
-            let cause = origins.as_ref().and_then(Origins::nan);
+            let cause = origins.as_ref().and_then(OriginsReport::nan);
             return match (cause, &origins) {
                 // New memory is NaN, so that what was not written shows.
                 (Some(cause), Some(origins)) if differs || !unguarded.end.is_good() => {
@@ -346,10 +346,10 @@ impl Walk<'_> {
     /// A NaN, unless a custom call makes an invalid memory access: that may be the cause.
     fn memory_first(
         &mut self,
-        cause: &Cause,
+        cause: &NonFiniteOrigin,
         results: &str,
         memory: Memory,
-    ) -> Result<Finding, Failed> {
+    ) -> Result<Diagnosis, Failed> {
         let guards: &[Memory] = match memory {
             _ if self.session.args.run.custom_calls.is_empty() => &[],
             Memory::Start => &[Memory::Start],
@@ -368,7 +368,7 @@ impl Walk<'_> {
     }
 
     /// A kernel that touched what it must not, or ended the process.
-    fn memory_fault(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
+    fn memory_fault(&mut self, fault: &Json, memory: Memory) -> Result<Diagnosis, Failed> {
         let kind = match text(fault, "kind") {
             Some("out-of-bounds" | "overrun") => Kind::OutOfBounds,
             Some("use-after-free") => Kind::AfterFree,
@@ -376,7 +376,7 @@ impl Walk<'_> {
             Some("not-its-own") => Kind::NotItsOwn,
             _ => Kind::Crash,
         };
-        let mut finding = Finding::new(kind, fault_words(fault));
+        let mut finding = Diagnosis::new(kind, fault_words(fault));
         finding.kernel = text(fault, "kernel").map(str::to_owned);
         locate(&mut finding, fault);
         if let Some(kernel) = finding.kernel.clone()
@@ -390,7 +390,7 @@ impl Walk<'_> {
     }
 
     /// Ranks that wait, or a kernel that hangs: its source line, and its inputs.
-    fn stuck(&mut self, mut finding: Finding) -> Result<Finding, Failed> {
+    fn stuck(&mut self, mut finding: Diagnosis) -> Result<Diagnosis, Failed> {
         let Some(kernel) = finding.kernel.clone() else { return Ok(finding) };
         if finding.source.is_empty() {
             finding.source = self.source(&kernel);
@@ -412,7 +412,7 @@ impl Walk<'_> {
         &mut self,
         kernel: &str,
         memory: Memory,
-        finding: &mut Finding,
+        finding: &mut Diagnosis,
     ) -> Result<Option<Json>, Failed> {
         let mut filter = self.producers(kernel)?;
         filter.push(kernel.to_owned());
@@ -424,7 +424,7 @@ impl Walk<'_> {
     fn look_closer(
         &mut self,
         look: CloserLook<'_>,
-        finding: &mut Finding,
+        finding: &mut Diagnosis,
     ) -> Result<Option<Json>, Failed> {
         let CloserLook { kernel, memory, filter } = look;
         let folder = self.session.path("values");
@@ -444,7 +444,8 @@ impl Walk<'_> {
             locate(finding, again);
         }
         let Ok(saved) = Saved::read(&folder) else { return Ok(again) };
-        // Who ends the process at once leaves some ranks no time to save what they take; any that did will do.
+        // Who ends the process at once leaves some ranks no time to save what they take; any that
+        // did will do.
         let any = || saved.find(kernel, None).filter(|_| finding.kind == Kind::Crash);
         let exact = finding.rank.and_then(|rank| saved.at(kernel, rank, &finding.iteration));
         if let Some(place) = exact.or_else(|| saved.find(kernel, finding.rank)).or_else(any) {
@@ -456,20 +457,25 @@ impl Walk<'_> {
     }
 
     /// Only a collective needs the values of all ranks.
-    fn remember_alone(&mut self, kernel: &str, memory: Memory, finding: &Finding) {
+    fn remember_alone(&mut self, kernel: &str, memory: Memory, finding: &Diagnosis) {
         let rank = finding.rank.filter(|_| !self.is_collective(kernel));
         self.alone = Some(self.session.alone(&Alone { kernel, memory, rank }, finding));
     }
 
     /// A kernel that spoils results.
-    fn caused(&mut self, cause: &Cause, memory: Memory, results: &str) -> Result<Finding, Failed> {
+    fn caused(
+        &mut self,
+        cause: &NonFiniteOrigin,
+        memory: Memory,
+        results: &str,
+    ) -> Result<Diagnosis, Failed> {
         let kernel = cause.kernel().to_owned();
         let kind = match memory {
             _ if !cause.is_nan => Kind::Infinity,
             Memory::Cached => Kind::NotANumber,
             _ => Kind::Uninitialised,
         };
-        let mut finding = Finding::new(kind, self.sentence(cause, memory, results));
+        let mut finding = Diagnosis::new(kind, self.sentence(cause, memory, results));
         finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
         locate(&mut finding, &cause.origin);
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
@@ -487,7 +493,7 @@ impl Walk<'_> {
     }
 
     /// What is wrong, in a sentence.
-    fn sentence(&self, cause: &Cause, memory: Memory, results: &str) -> String {
+    fn sentence(&self, cause: &NonFiniteOrigin, memory: Memory, results: &str) -> String {
         let (kernel, origin) = (cause.kernel(), &cause.origin);
         let buffer = text(origin, "buffer").unwrap_or("");
         let given = match origin["of"].as_array().is_some_and(|of| !of.is_empty()) {
@@ -497,7 +503,8 @@ impl Walk<'_> {
         let what = match (&cause.victim, memory) {
             (Some(victim), _) => {
                 format!(
-                    "'{kernel}' makes an infinity from finite numbers, and '{victim}' makes NaN from it"
+                    "'{kernel}' makes an infinity from finite numbers, and '{victim}' makes NaN \
+                     from it"
                 )
             }
             _ if origin["how"] == "input" => {
@@ -516,7 +523,7 @@ impl Walk<'_> {
         format!("{what}; it reaches {results}{}", cause.others())
     }
 
-    fn blame(&mut self, saved: &Saved, place: Place, finding: &mut Finding) {
+    fn blame(&mut self, saved: &Saved, place: Place, finding: &mut Diagnosis) {
         let Some(entry) = saved.kernel(place) else { return };
         finding.kernel = Some(entry.kernel.clone());
         finding.rank = Some(place.rank);
@@ -538,7 +545,7 @@ impl Walk<'_> {
 
     /// An array that changed between its producer and a reader: a custom call in between wrote to
     /// it.
-    fn clobbered(&mut self) -> Result<Option<Finding>, Failed> {
+    fn clobbered(&mut self) -> Result<Option<Diagnosis>, Failed> {
         let saved = self.save_all(&["--launch-blocking"])?;
         let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
         let between = saved.between(maker, reader);
@@ -550,7 +557,7 @@ impl Walk<'_> {
         let what = format!(
             "'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed"
         );
-        let mut finding = Finding::new(Kind::OutOfBounds, what);
+        let mut finding = Diagnosis::new(Kind::OutOfBounds, what);
         finding.buffer = Some(buffer);
         finding.rank = Some(maker.rank);
         if let Some(place) = saved.find(kernel, finding.rank) {
@@ -566,7 +573,7 @@ impl Walk<'_> {
 
     /// Results that depend on buffer addresses, or vary at random: a kernel reads memory that it
     /// should not.
-    fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
+    fn silent(&mut self, memory: Memory) -> Result<Option<Diagnosis>, Failed> {
         let mut folders = Vec::new();
         let stages = [
             ("values-cached", Memory::Cached),
@@ -600,7 +607,7 @@ impl Walk<'_> {
                 )
             }
         };
-        let mut finding = Finding::new(kind, what);
+        let mut finding = Diagnosis::new(kind, what);
         finding.rank = Some(rank);
         finding.source = self.source(&kernel);
         finding.kernel = Some(kernel.clone());
@@ -608,8 +615,9 @@ impl Walk<'_> {
         Ok(Some(finding))
     }
 
-    /// Results that depend on when a module is run: a custom call that is seeded by the time of day.
-    fn varies(&mut self, before: &ModuleRun, ended: Instant) -> Result<Option<Finding>, Failed> {
+    /// Results that depend on when a module is run: a custom call that is seeded by the time of
+    /// day.
+    fn varies(&mut self, before: &ModuleRun, ended: Instant) -> Result<Option<Diagnosis>, Failed> {
         std::thread::sleep(SECOND.saturating_sub(ended.elapsed()));
         let later = self.session.run(&StageOptions::new("later", Memory::Cached, &[]))?;
         if !later.end.is_good() || later.results() == before.results() {
@@ -629,7 +637,7 @@ impl Walk<'_> {
             return Ok(None);
         };
         let what = format!("'{kernel}' gives other values at another time, of the same inputs");
-        let mut finding = Finding::new(Kind::Chance, what);
+        let mut finding = Diagnosis::new(Kind::Chance, what);
         finding.rank = Some(rank);
         finding.kernel = Some(kernel.clone());
         self.values(&kernel, Memory::Cached, &mut finding)?;
@@ -637,7 +645,7 @@ impl Walk<'_> {
     }
 
     /// A process that ended without saying why: the kernel that it was in.
-    fn unexplained(&mut self, plain: &ModuleRun) -> Result<Finding, Failed> {
+    fn unexplained(&mut self, plain: &ModuleRun) -> Result<Diagnosis, Failed> {
         let asked =
             StageOptions::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
         let names = self.session.run(&asked)?;
@@ -649,7 +657,7 @@ impl Walk<'_> {
             None => format!("the process {}: {}", plain.end, plain.complaint()),
         };
         let mut finding =
-            Finding::new(if plain.end == End::TimedOut { Kind::Hang } else { Kind::Crash }, what);
+            Diagnosis::new(if plain.end == End::TimedOut { Kind::Hang } else { Kind::Crash }, what);
         if let Some((kernel, rank)) = open.first() {
             finding.kernel = Some(kernel.clone());
             finding.rank = *rank;
@@ -720,7 +728,7 @@ fn can_be_read(inputs: &str) -> bool {
 }
 
 /// Ranks that wait for each other or for a kernel.
-fn apart(fault: &Json) -> Option<Finding> {
+fn apart(fault: &Json) -> Option<Diagnosis> {
     let kind = match text(fault, "kind")? {
         "timed-out" | "endless" => Kind::Hang,
         "diverged" | "plans-differ" | "ragged" | "untaken" => Kind::Apart,
@@ -730,7 +738,7 @@ fn apart(fault: &Json) -> Option<Finding> {
     let what = text(account, "text")
         .or_else(|| text(fault, "message"))
         .unwrap_or("ranks wait for each other");
-    let mut finding = Finding::new(kind, what.to_owned());
+    let mut finding = Diagnosis::new(kind, what.to_owned());
     let ranks = account["ranks"].as_array().and_then(|ranks| ranks.first()?.as_u64());
     finding.rank = ranks.map(|rank| rank as usize).or_else(|| rank_of(fault));
     let named = text(account, "collective")
@@ -755,17 +763,18 @@ fn apart(fault: &Json) -> Option<Finding> {
 }
 
 /// What a rank that diverges comes to instead of the others' collective.
-fn stray(json: &Json) -> Option<Stray> {
+fn stray(json: &Json) -> Option<StrayCollective> {
     let differences =
         json["differences"].as_array()?.iter().filter_map(Json::as_str).map(str::to_owned);
-    Some(Stray {
+    Some(StrayCollective {
         collective: text(json, "collective")?.to_owned(),
         source: text(json, "source").map(str::to_owned),
         differences: differences.collect(),
     })
 }
 
-/// The first rank that runs a kernel while all others wait: `  rank 0: runs dot.5 (step 3 of main, 5 s)`.
+/// The first rank that runs a kernel while all others wait: `  rank 0: runs dot.5 (step 3 of main,
+/// 5 s)`.
 fn running(message: &str) -> Option<(usize, String)> {
     message.lines().find_map(|line| {
         let (rank, rest) = line.trim().strip_prefix("rank ")?.split_once(": runs ")?;
@@ -774,28 +783,28 @@ fn running(message: &str) -> Option<(usize, String)> {
     })
 }
 
-fn lifetime(fault: &Json) -> Finding {
-    let mut finding = Finding::new(Kind::Lifetime, fault_words(fault));
+fn lifetime(fault: &Json) -> Diagnosis {
+    let mut finding = Diagnosis::new(Kind::Lifetime, fault_words(fault));
     finding.kernel = text(fault, "kernel").map(str::to_owned);
     locate(&mut finding, fault);
     finding
 }
 
 /// A custom call that changes how its thread rounds.
-fn rounds(launch: &Json) -> Finding {
+fn rounds(launch: &Json) -> Diagnosis {
     let kernel = text(launch, "kernel").unwrap_or("");
     let what = format!(
         "'{kernel}' changes how its thread rounds: later kernels of the rank would round differently, had it not been \
          set back"
     );
-    let mut finding = Finding::new(Kind::Rounding, what);
+    let mut finding = Diagnosis::new(Kind::Rounding, what);
     finding.kernel = Some(kernel.to_owned());
     locate(&mut finding, launch);
     finding
 }
 
 /// Where a fault is, as far as it is known.
-fn locate(finding: &mut Finding, fault: &Json) {
+fn locate(finding: &mut Diagnosis, fault: &Json) {
     finding.rank = rank_of(fault).or(finding.rank);
     finding.buffer = text(fault, "buffer").map(str::to_owned).or(finding.buffer.take());
     let step = fault["step"].as_u64().map(|step| step as usize);
@@ -841,7 +850,8 @@ fn fault_words(fault: &Json) -> String {
         }
         Some("not-its-own") => {
             format!(
-                "{kernel} {does} byte {offset} of '{buffer}', which is alive and was not given to it"
+                "{kernel} {does} byte {offset} of '{buffer}', which is alive and was not given to \
+                 it"
             )
         }
         _ => format!("{kernel} ends the process: {}", text(fault, "signal").unwrap_or("a signal")),

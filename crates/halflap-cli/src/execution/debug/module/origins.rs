@@ -10,12 +10,12 @@ use super::text;
 const LISTED: usize = 3;
 
 /// The account of a run.
-pub struct Origins {
+pub struct OriginsReport {
     json: Json,
 }
 
 /// What spoils results, and since when.
-pub struct Cause {
+pub struct NonFiniteOrigin {
     /// Where it begins, as `halflap.origins/1` has it.
     pub origin: Json,
     /// The kernel that makes NaN of an infinity that another one made.
@@ -25,7 +25,7 @@ pub struct Cause {
     others: Vec<Json>,
 }
 
-impl Cause {
+impl NonFiniteOrigin {
     pub fn kernel(&self) -> &str {
         text(&self.origin, "kernel").unwrap_or("")
     }
@@ -35,8 +35,8 @@ impl Cause {
     }
 
     /// The first NaN of a run that does not complete.
-    pub fn at(origin: Json) -> Cause {
-        Cause { origin, victim: None, is_nan: true, others: Vec::new() }
+    pub fn at(origin: Json) -> NonFiniteOrigin {
+        NonFiniteOrigin { origin, victim: None, is_nan: true, others: Vec::new() }
     }
 
     /// Further origins, in words: `; the same happens with 7 other ranks and 2 other kernels`.
@@ -62,9 +62,9 @@ impl Cause {
     }
 }
 
-impl Origins {
-    pub fn read(text: &str) -> Option<Origins> {
-        serde_json::from_str(text).ok().map(|json| Origins { json })
+impl OriginsReport {
+    pub fn read(text: &str) -> Option<OriginsReport> {
+        serde_json::from_str(text).ok().map(|json| OriginsReport { json })
     }
 
     fn list(&self, name: &str) -> &[Json] {
@@ -76,7 +76,7 @@ impl Origins {
     }
 
     /// What makes results NaN.
-    pub fn nan(&self) -> Option<Cause> {
+    pub fn nan(&self) -> Option<NonFiniteOrigin> {
         let all = self.list("nan");
         let first = all.first().filter(|_| self.has("nan"))?;
         let behind = self.list("behind").first().filter(|behind| behind["how"] == "made");
@@ -86,17 +86,17 @@ impl Origins {
         Some(match behind.filter(|_| is_behind) {
             Some(origin) => {
                 let victim = text(first, "kernel").map(str::to_owned);
-                Cause { origin: origin.clone(), victim, is_nan: false, others }
+                NonFiniteOrigin { origin: origin.clone(), victim, is_nan: false, others }
             }
-            None => Cause { origin: first.clone(), victim: None, is_nan: true, others },
+            None => NonFiniteOrigin { origin: first.clone(), victim: None, is_nan: true, others },
         })
     }
 
     /// What makes results infinite, if a kernel does.
-    pub fn infinity(&self) -> Option<Cause> {
+    pub fn infinity(&self) -> Option<NonFiniteOrigin> {
         let all = self.list("infinity");
         let origin = all.first().filter(|first| first["how"] == "made" && self.has("infinity"))?;
-        Some(Cause {
+        Some(NonFiniteOrigin {
             origin: origin.clone(),
             victim: None,
             is_nan: false,
@@ -209,13 +209,13 @@ mod tests {
         let made = |id: u32, kernel: &str| serde_json::json!({ "id": id, "how": "made", "kernel": kernel, "rank": 3, "of": if id == 1 { vec![0] } else { vec![] } });
         let results = serde_json::json!([{ "rank": 0, "run": 0, "output": 0, "type": "f32[4]", "nan": true }]);
         let json = serde_json::json!({ "results": results, "nan": [made(1, "sub")], "behind": [made(0, "exp")] });
-        let origins = Origins::read(&json.to_string()).unwrap();
+        let origins = OriginsReport::read(&json.to_string()).unwrap();
         let cause = origins.nan().unwrap();
         assert_eq!(
             (cause.kernel(), cause.victim.as_deref(), cause.is_nan),
             ("exp", Some("sub"), false)
         );
         assert_eq!(origins.spoiled("nan"), "result 0 (f32[4]) on rank 0");
-        assert!(origins.infinity().is_none() && Origins::read("{").is_none());
+        assert!(origins.infinity().is_none() && OriginsReport::read("{").is_none());
     }
 }

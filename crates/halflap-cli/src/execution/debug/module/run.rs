@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::origins::Origins;
+use super::origins::OriginsReport;
 use crate::args;
 use crate::execution::debug::child::{self, ChildTask, End};
 use crate::execution::debug::report::Report;
@@ -210,8 +210,8 @@ impl ModuleRun {
     }
 
     /// What it says of the origins of its NaN and infinities.
-    pub fn origins(&self) -> Option<Origins> {
-        Origins::read(&child::text(&self.folder.join(ORIGINS)))
+    pub fn origins(&self) -> Option<OriginsReport> {
+        OriginsReport::read(&child::text(&self.folder.join(ORIGINS)))
     }
 
     /// Its error message, without our own prefix.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use halflap_run::check::{Entry, RankValues, read_values};
 
-use crate::execution::debug::report::Value;
+use crate::execution::debug::report::ArrayFacts;
 use crate::exit::Failed;
 
 /// What all ranks saved.
@@ -54,7 +54,7 @@ impl Saved {
     }
 
     /// The inputs and outputs of a launch.
-    pub fn around(&self, place: Place) -> (Vec<Value>, Vec<Value>) {
+    pub fn around(&self, place: Place) -> (Vec<ArrayFacts>, Vec<ArrayFacts>) {
         let side =
             |when: &str| self.of(place).filter(|entry| entry.when == when).map(value).collect();
         (side("before"), side("after"))
@@ -115,12 +115,12 @@ fn follows(entry: &Entry, before: &Entry) -> bool {
 }
 
 /// An array for a report.
-fn value(entry: &Entry) -> Value {
+fn value(entry: &Entry) -> ArrayFacts {
     let stats = &entry.stats;
     let kind = format!("{}{:?}", entry.dtype, entry.shape);
     if stats.count == 0 {
         let facts = vec![("elements".to_owned(), "0".to_owned())];
-        return Value {
+        return ArrayFacts {
             buffer: entry.buffer.clone(),
             operand: Some(entry.value.clone()),
             kind,
@@ -136,7 +136,7 @@ fn value(entry: &Entry) -> Value {
     facts.extend(
         (stats.infinities > 0).then(|| ("infinities".to_owned(), stats.infinities.to_string())),
     );
-    Value { buffer: entry.buffer.clone(), operand: Some(entry.value.clone()), kind, facts }
+    ArrayFacts { buffer: entry.buffer.clone(), operand: Some(entry.value.clone()), kind, facts }
 }
 
 fn short(number: f64) -> String {

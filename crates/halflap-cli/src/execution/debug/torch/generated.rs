@@ -1,5 +1,6 @@
-//! The code that torch generated, as it is in its trace (TORCH_TRACE): the kernels of every graph in sequence, what
-//! each reads and writes, and where in the program it comes from (INDUCTOR_PROVENANCE).
+//! The code that torch generated, as it is in its trace (TORCH_TRACE): the kernels of every graph
+//! in sequence, what each reads and writes, and where in the program it comes from
+//! (INDUCTOR_PROVENANCE).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,13 +1,14 @@
 //! The output of torch's debug printer: which kernel is launched, with its inputs and outputs.
 //!
-//! Compiled C++ wrappers print `[ before_launch: K ]` and `[  before_launch - K - BUFFER  ]:`, Python wrappers print
-//! `inductor: before_launch - K - BUFFER`; what follows a buffer's name describes it, one fact a line.
+//! Compiled C++ wrappers print `[ before_launch: K ]` and `[  before_launch - K - BUFFER  ]:`,
+//! Python wrappers print `inductor: before_launch - K - BUFFER`; what follows a buffer's name
+//! describes it, one fact a line.
 
-use crate::execution::debug::report::Value;
+use crate::execution::debug::report::ArrayFacts;
 
 /// When something was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum LaunchSide {
     Before,
     After,
 }
@@ -15,7 +16,7 @@ pub enum When {
 /// A tensor that was printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedTensor {
-    pub value: Value,
+    pub value: ArrayFacts,
     pub is_nan: bool,
     pub is_infinite: bool,
 }
@@ -29,27 +30,27 @@ impl PrintedTensor {
 
 /// Something that was printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum PrintedEvent {
     /// A tensor that a compiled graph was given.
     Input(PrintedTensor),
     /// A kernel's name alone.
-    Name(When, String),
+    Name(LaunchSide, String),
     /// A tensor of a kernel.
-    Tensor(When, String, PrintedTensor),
+    Tensor(LaunchSide, String, PrintedTensor),
 }
 
 /// The events of a program's output, in sequence. A tensor at the very end may be truncated: it is
 /// skipped.
-pub fn events(text: &str) -> Vec<Event> {
+pub fn events(text: &str) -> Vec<PrintedEvent> {
     let mut events = Vec::new();
     let mut open: Option<(Header, PrintedTensor)> = None;
     for line in text.lines() {
         if let Some((when, kernel)) = name_alone(line) {
             close(&mut open, &mut events);
-            events.push(Event::Name(when, kernel));
+            events.push(PrintedEvent::Name(when, kernel));
         } else if let Some((header, buffer)) = header(line) {
             close(&mut open, &mut events);
-            let value = Value { buffer, ..Value::default() };
+            let value = ArrayFacts { buffer, ..ArrayFacts::default() };
             open = Some((header, PrintedTensor { value, is_nan: false, is_infinite: false }));
         } else if let Some((_, tensor)) = &mut open {
             describe(line, tensor);
@@ -64,28 +65,28 @@ pub fn events(text: &str) -> Vec<Event> {
 
 enum Header {
     Input,
-    Launch(When, String),
+    Launch(LaunchSide, String),
 }
 
-fn close(open: &mut Option<(Header, PrintedTensor)>, events: &mut Vec<Event>) {
+fn close(open: &mut Option<(Header, PrintedTensor)>, events: &mut Vec<PrintedEvent>) {
     match open.take() {
         None => {}
-        Some((Header::Input, tensor)) => events.push(Event::Input(tensor)),
+        Some((Header::Input, tensor)) => events.push(PrintedEvent::Input(tensor)),
         Some((Header::Launch(when, kernel), tensor)) => {
-            events.push(Event::Tensor(when, kernel, tensor))
+            events.push(PrintedEvent::Tensor(when, kernel, tensor))
         }
     }
 }
 
-fn when(text: &str) -> Option<When> {
+fn when(text: &str) -> Option<LaunchSide> {
     match text {
-        "before_launch" => Some(When::Before),
-        "after_launch" => Some(When::After),
+        "before_launch" => Some(LaunchSide::Before),
+        "after_launch" => Some(LaunchSide::After),
         _ => None,
     }
 }
 
-fn name_alone(line: &str) -> Option<(When, String)> {
+fn name_alone(line: &str) -> Option<(LaunchSide, String)> {
     let at = line.find("[ ")?;
     let (prefix, kernel) = line[at..].strip_prefix("[ ")?.strip_suffix(" ]")?.split_once(": ")?;
     Some((when(prefix.trim())?, kernel.trim().to_owned()))
@@ -142,9 +143,9 @@ mod tests {
         let text = "hello\n[  aoti_model_inputs - arg0_1  ]:\nNumber of elements: 4\nDtype: float32\nMean value: 1\nMin value: 1\nMax value: inf\nSize: [2, 2]\n\n[ before_launch: mm ]\ninductor: after_launch - extern_kernels.mm - buf0\nNumber of elements:  4\nSize:  torch.Size([2, 2])\nDtype:  torch.float32\nMean:  nan\nMin:  nan\nMax:  nan\nStd:  nan\n";
         let events = events(text);
         let [
-            Event::Input(input),
-            Event::Name(When::Before, name),
-            Event::Tensor(When::After, kernel, tensor),
+            PrintedEvent::Input(input),
+            PrintedEvent::Name(LaunchSide::Before, name),
+            PrintedEvent::Tensor(LaunchSide::After, kernel, tensor),
         ] = &events[..]
         else {
             panic!("{events:?}")

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::generated::{GeneratedCall, GeneratedGraph};
 use super::run::{CommandRun, CommandSession, Variables};
-use crate::execution::debug::report::{Finding, Kind};
+use crate::execution::debug::report::{Diagnosis, Kind};
 use crate::exit::Failed;
 
 /// The Python module that runs in the program.
@@ -37,7 +37,7 @@ impl How {
 
 /// A buffer that deviates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Deviation {
+struct LifetimeError {
     how: How,
     buffer: String,
     /// Its type and shape.
@@ -48,8 +48,8 @@ struct Deviation {
     line: usize,
 }
 
-impl Deviation {
-    fn parse(record: &Json) -> Option<Deviation> {
+impl LifetimeError {
+    fn parse(record: &Json) -> Option<LifetimeError> {
         let text = |name: &str| record[name].as_str().map(str::to_owned);
         let how = match record["deviation"].as_str()? {
             "kept" => How::Kept(text("holder")),
@@ -59,7 +59,7 @@ impl Deviation {
             "late" => How::Late,
             _ => return None,
         };
-        Some(Deviation {
+        Some(LifetimeError {
             how,
             buffer: text("buffer")?,
             kind: text("type")?,
@@ -113,11 +113,11 @@ impl Deviation {
 }
 
 /// A deviation and the rank that it was found on.
-type OfRank = (Option<usize>, Deviation);
+type OfRank = (Option<usize>, LifetimeError);
 
 /// What is wrong with a buffer's lifetime.
 pub struct LifetimeFinding {
-    pub finding: Finding,
+    pub finding: Diagnosis,
     /// Whether values can be wrong because of it.
     pub spoils_values: bool,
 }
@@ -132,7 +132,7 @@ pub fn check(session: &mut CommandSession<'_>) -> Result<Option<LifetimeFinding>
         if let Some(message) = record["message"].as_str() {
             notes.push(format!("lifetimes of buffers were not checked everywhere: {message}"));
         }
-        match Deviation::parse(&record) {
+        match LifetimeError::parse(&record) {
             Some(found) if found.how == How::Late => late.push((rank, found)),
             found => wrong.extend(found.map(|found| (rank, found))),
         }
@@ -142,7 +142,7 @@ pub fn check(session: &mut CommandSession<'_>) -> Result<Option<LifetimeFinding>
     session.report.stage("lifetimes", summary(&ran, &wrong, &late));
     let reproduce = Some(session.again(&ran.variables));
     Ok(wrong.first().map(|(rank, found)| LifetimeFinding {
-        finding: Finding { rank: *rank, reproduce, ..finding(found, &graphs) },
+        finding: Diagnosis { rank: *rank, reproduce, ..finding(found, &graphs) },
         spoils_values: found.how.spoils_values(),
     }))
 }
@@ -152,7 +152,7 @@ fn summary(ran: &CommandRun, wrong: &[OfRank], late: &[OfRank]) -> String {
     if !wrong.is_empty() {
         parts.push(format!("wrong lifetimes: {}", counted(wrong.len())));
     }
-    if let Some((_, Deviation { buffer, file, line, .. })) = late.first() {
+    if let Some((_, LifetimeError { buffer, file, line, .. })) = late.first() {
         let count = counted(late.len());
         parts.push(format!("Inductor frees {count} later than planned ({buffer}, {file}:{line})"));
     }
@@ -176,10 +176,10 @@ fn untracked(graphs: &[GeneratedGraph]) -> Option<String> {
     })
 }
 
-fn finding(found: &Deviation, graphs: &[GeneratedGraph]) -> Finding {
+fn finding(found: &LifetimeError, graphs: &[GeneratedGraph]) -> Diagnosis {
     let graph = graphs.iter().find(|graph| graph.file == found.file);
     let calls = graph.and_then(|graph| found.calls(graph));
-    let mut finding = Finding::new(Kind::Lifetime, found.words(calls));
+    let mut finding = Diagnosis::new(Kind::Lifetime, found.words(calls));
     finding.buffer = Some(found.buffer.clone());
     finding.kernel = calls.map(|(_, blamed)| blamed.title());
     finding.source = calls.map_or(Vec::new(), |(_, blamed)| blamed.source.clone());
@@ -207,12 +207,12 @@ mod tests {
     }
 
     /// The report for buf0.
-    fn told(deviation: &str) -> Deviation {
+    fn told(deviation: &str) -> LifetimeError {
         let record = format!(
             r#"{{"deviation": {deviation}, "buffer": "buf0", "type": "float32[2]", "bytes": 8,
                 "file": "g.py", "line": 25}}"#
         );
-        Deviation::parse(&serde_json::from_str(&record).unwrap()).unwrap()
+        LifetimeError::parse(&serde_json::from_str(&record).unwrap()).unwrap()
     }
 
     #[test]

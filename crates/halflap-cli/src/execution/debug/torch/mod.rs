@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::child::{End, signal_name, text};
-use super::report::{Finding, Kind, Report};
+use super::report::{Diagnosis, Kind, Report};
 use crate::args;
 use crate::exit::Failed;
 use python::{Exception, Frame};
@@ -27,7 +27,7 @@ pub fn debug(args: &args::Debug, folder: &Path, is_loud: bool) -> Result<Report,
     Ok(session.report)
 }
 
-fn walk(session: &mut CommandSession<'_>) -> Result<Option<Finding>, Failed> {
+fn walk(session: &mut CommandSession<'_>) -> Result<Option<Diagnosis>, Failed> {
     let plain = session.run("plain", Variables::plain())?;
     let result = match &plain.exception() {
         Some((_, exception)) => format!("{}: {}", plain.end, exception.message),
@@ -92,7 +92,7 @@ fn check_values(session: &mut CommandSession<'_>) -> Result<CommandRun, Failed> 
 
 /// What the runs with guard pages gave.
 enum Guarded {
-    Crashed(Box<Finding>),
+    Crashed(Box<Diagnosis>),
     Ran(Vec<CommandRun>),
 }
 
@@ -118,7 +118,7 @@ fn guard(session: &mut CommandSession<'_>) -> Result<Guarded, Failed> {
 }
 
 /// A program that ends by itself, without an exception: its last words say why.
-fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Finding {
+fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Diagnosis {
     let words = ran.last_words();
     let what = match words.is_empty() {
         true => format!("the program {} by itself, without a word", ran.end),
@@ -126,7 +126,7 @@ fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Finding {
             format!("the program {} by itself; its last words: {}", ran.end, words.join(" / "))
         }
     };
-    let mut finding = Finding::new(Kind::Exception, what);
+    let mut finding = Diagnosis::new(Kind::Exception, what);
     finding.reproduce = Some(session.again(&ran.variables));
     finding
 }
@@ -177,7 +177,7 @@ fn raised(
     ran: &CommandRun,
     rank: Option<usize>,
     exception: &Exception,
-) -> Finding {
+) -> Diagnosis {
     let left = ran.silent_ranks();
     let freed = exception.freed_buffer();
     let (kind, what) = match exception {
@@ -186,7 +186,7 @@ fn raised(
         _ if exception.is_echo() && !left.is_empty() => (Kind::Apart, left_alone(&left, exception)),
         _ => (Kind::Exception, exception.message.clone()),
     };
-    let mut finding = Finding::new(kind, what);
+    let mut finding = Diagnosis::new(kind, what);
     finding.rank = rank;
     finding.source = own(exception.frames.iter().rev(), ran);
     let operator = exception.message.split_once("torch.ops.").map(|(_, rest)| {
@@ -221,8 +221,8 @@ fn left_alone(left: &[usize], exception: &Exception) -> String {
     )
 }
 
-/// The innermost line of the program itself; of a compiled function, which Python knows by its decorator alone, also
-/// where it is called.
+/// The innermost line of the program itself; of a compiled function, which Python knows by its
+/// decorator alone, also where it is called.
 fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &CommandRun) -> Vec<String> {
     let own: Vec<&Frame> = frames.filter(|frame| frame.is_own(&ran.cache())).take(2).collect();
     let count = if own.first().is_some_and(|frame| frame.code.starts_with('@')) { 2 } else { 1 };
@@ -262,7 +262,7 @@ fn not_numbers(
     session: &mut CommandSession<'_>,
     sanity: &CommandRun,
     guarded: &[CommandRun],
-) -> Result<Option<Finding>, Failed> {
+) -> Result<Option<Diagnosis>, Failed> {
     let is_good = |ran: &CommandRun| Bad::said_by(ran).is_none();
     match guarded {
         [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => {
@@ -276,7 +276,7 @@ fn blame(
     session: &mut CommandSession<'_>,
     ran: &CommandRun,
     guard: Guard,
-) -> Result<Option<Finding>, Failed> {
+) -> Result<Option<Diagnosis>, Failed> {
     let Some(bad) = Bad::said_by(ran) else { return Ok(None) };
     let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
     let values = session.run_until_bad(stage, Variables::values(guard, &[]), bad.is_infinite)?;
@@ -300,7 +300,7 @@ fn blame(
 }
 
 /// The description of a suspect.
-fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
+fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Diagnosis {
     let kind = match (guard, bad.is_infinite) {
         (Guard::Off, true) => Kind::Infinity,
         (Guard::Off, false) => Kind::NotANumber,
@@ -313,7 +313,7 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
                 Guard::Off => format!("{} makes {words} from finite numbers", call.title()),
                 _ => format!("{} passes on memory that no kernel has written", call.title()),
             };
-            let mut finding = Finding::new(kind, what);
+            let mut finding = Diagnosis::new(kind, what);
             (finding.went_in, finding.came_out) = (went_in, came_out);
             finding.source = call.source.clone();
             finding.kernel = Some(call.title());
@@ -324,13 +324,13 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
                 "{} of a compiled graph is given {words}: it comes from outside",
                 tensor.value.buffer
             );
-            let mut finding = Finding::new(kind, what);
+            let mut finding = Diagnosis::new(kind, what);
             finding.went_in = vec![tensor.value];
             finding
         }
         None => {
             let code = bad.exception.frames.last().map_or("", |frame| frame.code.as_str());
-            Finding::new(kind, format!("a compiled graph takes or gives {words} ({code})"))
+            Diagnosis::new(kind, format!("a compiled graph takes or gives {words} ({code})"))
         }
     }
 }
@@ -340,7 +340,7 @@ fn crashed(
     session: &mut CommandSession<'_>,
     ran: &CommandRun,
     guard: Guard,
-) -> Result<Finding, Failed> {
+) -> Result<Diagnosis, Failed> {
     let names = session.run("names", Variables::names(guard))?;
     // It need not happen again where nothing is guarded.
     let (witness, found) = match names.crash() {
@@ -359,7 +359,7 @@ fn crashed(
         Some(fault) => (fault.kind(), format!("{place} {}", fault.words())),
         None => (Kind::Crash, format!("{place} ends with {}", signal_name(signal))),
     };
-    let mut finding = Finding::new(kind, what);
+    let mut finding = Diagnosis::new(kind, what);
     finding.rank = rank;
     if let Some(last) = &found {
         finding.kernel = Some(last.call.title());
@@ -378,7 +378,7 @@ fn around(
     session: &mut CommandSession<'_>,
     last: &LastCall,
     guard: Guard,
-    finding: &mut Finding,
+    finding: &mut Diagnosis,
 ) -> Result<(), Failed> {
     let LastCall { call, producers } = last;
     let kernels: Vec<&str> =
@@ -390,10 +390,10 @@ fn around(
 }
 
 /// A program that hangs: where it is.
-fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Finding, Failed> {
+fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Diagnosis, Failed> {
     let stands = plain.standing();
     if stands.len() > 1 {
-        let mut finding = Finding::new(Kind::Hang, waiting(&stands));
+        let mut finding = Diagnosis::new(Kind::Hang, waiting(&stands));
         finding.source =
             stands.iter().map(|stand| format!("rank {}: {}", stand.rank, stand.words)).collect();
         finding.reproduce = Some(session.again(&plain.variables));
@@ -411,7 +411,7 @@ fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Finding,
     let what = format!(
         "nothing comes after {place}; a program that is only slow needs a longer --timeout"
     );
-    let mut finding = Finding::new(Kind::Hang, what);
+    let mut finding = Diagnosis::new(Kind::Hang, what);
     finding.rank = rank;
     finding.source = found.as_ref().map_or(Vec::new(), |last| last.call.source.clone());
     finding.kernel = found.map(|last| last.call.title());

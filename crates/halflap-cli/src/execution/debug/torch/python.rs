@@ -22,8 +22,8 @@ impl Frame {
         self.file.starts_with('<') || places.iter().any(|part| self.file.contains(part))
     }
 
-    /// Whether torch wrote it: into the folder that we gave it, into the usual one, or into one of the user's,
-    /// by the way that it names files: `ab/cab` and the rest of a hash.
+    /// Whether torch wrote it: into the folder that we gave it, into the usual one, or into one of
+    /// the user's, by the way that it names files: `ab/cab` and the rest of a hash.
     pub fn is_generated(&self, folder: &str) -> bool {
         let mut parts = self.file.rsplit('/');
         let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -124,7 +124,8 @@ fn unprefixed(line: &str) -> &str {
     }
 }
 
-/// The first exception of a text that nothing caught: of exceptions that led to each other, the last.
+/// The first exception of a text that nothing caught: of exceptions that led to each other, the
+/// last.
 pub fn exception(text: &str) -> Option<Exception> {
     let lines: Vec<&str> = text.lines().map(unprefixed).collect();
     let start = lines.iter().rposition(|line| line.trim_start().starts_with(TRACEBACK))?;

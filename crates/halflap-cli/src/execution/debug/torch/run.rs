@@ -10,14 +10,14 @@ use halflap_run::check::{Beyond, Side};
 use serde_json::Value as Json;
 
 use super::generated::{self, GeneratedCall, GeneratedGraph};
-use super::launches::{self, Event};
+use super::launches::{self, PrintedEvent};
 use super::lifetimes;
 use super::python::{self, Exception, Frame};
 use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
 use crate::execution::debug::child::ChildTask;
-use crate::execution::debug::report::Value;
+use crate::execution::debug::report::ArrayFacts;
 use crate::exit::Failed;
 use crate::files::quoted;
 
@@ -273,16 +273,16 @@ fn compile(folder: &Path) -> Option<PathBuf> {
 
 /// An invalid memory access, as reported by the guard library.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct BadAccess {
     kind: String,
     distance: usize,
     size: usize,
     access: String,
 }
 
-impl Fault {
+impl BadAccess {
     /// `halflap-guard: kind=after-end distance=0 size=4096 access=write`
-    fn parse(text: &str) -> Option<Fault> {
+    fn parse(text: &str) -> Option<BadAccess> {
         let line = text
             .lines()
             .find_map(|line| line.split_once("halflap-guard: ").map(|(_, rest)| rest))?;
@@ -293,7 +293,7 @@ impl Fault {
             |name: &str| field(name).and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
         let kind = field("kind")?.1.trim().to_owned();
         let access = field("access").map_or("touches", |(_, value)| value.trim()).to_owned();
-        (kind != "no-room").then(|| Fault {
+        (kind != "no-room").then(|| BadAccess {
             kind,
             distance: number("distance"),
             size: number("size"),
@@ -314,7 +314,7 @@ impl Fault {
             "read" => "reads",
             _ => "touches memory",
         };
-        let Fault { distance, size, .. } = self;
+        let BadAccess { distance, size, .. } = self;
         match self.kind.as_str() {
             "after-end" => {
                 format!("{does} {} of a tensor of {size} bytes", Beyond(Side::End, *distance))
@@ -374,7 +374,7 @@ impl CommandRun {
         text(&self.folder.join(name))
     }
 
-    fn events(&self, rank: Option<usize>) -> Vec<Event> {
+    fn events(&self, rank: Option<usize>) -> Vec<PrintedEvent> {
         launches::events(&self.file("out.txt", rank))
     }
 
@@ -471,8 +471,8 @@ impl CommandRun {
         guarded.or_else(|| ranks.iter().find(|rank| fatal(rank))).copied()
     }
 
-    pub fn guard_fault(&self, rank: Option<usize>) -> Option<Fault> {
-        Fault::parse(&self.file("err.txt", rank))
+    pub fn guard_fault(&self, rank: Option<usize>) -> Option<BadAccess> {
+        BadAccess::parse(&self.file("err.txt", rank))
     }
 
     /// Where Python was when it was ended.
@@ -480,7 +480,8 @@ impl CommandRun {
         python::fatal_stack(&self.file("err.txt", rank))
     }
 
-    /// Where each rank was when it was ended: the line of the program, and the innermost call that it was in.
+    /// Where each rank was when it was ended: the line of the program, and the innermost call that
+    /// it was in.
     pub fn standing(&self) -> Vec<Stand> {
         let place = |rank: usize| {
             let stack = self.stack(Some(rank));
@@ -529,10 +530,12 @@ impl CommandRun {
     }
 
     /// The last that was printed of each tensor that a call reads.
-    pub fn last_values(&self, rank: Option<usize>, call: &GeneratedCall) -> Vec<Value> {
-        let mut last: Vec<Value> = Vec::new();
+    pub fn last_values(&self, rank: Option<usize>, call: &GeneratedCall) -> Vec<ArrayFacts> {
+        let mut last: Vec<ArrayFacts> = Vec::new();
         for event in self.events(rank) {
-            let (Event::Input(tensor) | Event::Tensor(_, _, tensor)) = event else { continue };
+            let (PrintedEvent::Input(tensor) | PrintedEvent::Tensor(_, _, tensor)) = event else {
+                continue;
+            };
             if !call.reads.contains(&tensor.value.buffer) {
                 continue;
             }
@@ -595,11 +598,12 @@ mod tests {
 
     #[test]
     fn what_the_guard_says_is_said_in_words() {
-        let fault =
-            Fault::parse("x\nhalflap-guard: kind=before-start distance=4 size=512 access=write\ny")
-                .unwrap();
+        let fault = BadAccess::parse(
+            "x\nhalflap-guard: kind=before-start distance=4 size=512 access=write\ny",
+        )
+        .unwrap();
         assert_eq!(fault.words(), "writes 4 bytes before the start of a tensor of 512 bytes");
         assert_eq!(fault.kind(), Kind::OutOfBounds);
-        assert_eq!(Fault::parse("halflap-guard: kind=no-room"), None);
+        assert_eq!(BadAccess::parse("halflap-guard: kind=no-room"), None);
     }
 }

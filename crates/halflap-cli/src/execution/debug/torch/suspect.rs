@@ -1,11 +1,11 @@
-//! Who did it: the first kernel whose output is bad although its inputs are good, and the kernel that a program was in
-//! when it ended.
+//! Who did it: the first kernel whose output is bad although its inputs are good, and the kernel
+//! that a program was in when it ended.
 
 use std::collections::BTreeMap;
 
 use super::generated::{GeneratedCall, GeneratedGraph};
-use super::launches::{Event, PrintedTensor, When};
-use crate::execution::debug::report::Value;
+use super::launches::{LaunchSide, PrintedEvent, PrintedTensor};
+use crate::execution::debug::report::ArrayFacts;
 
 /// What is to blame, on one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub enum Suspect {
     Kernel {
         call: GeneratedCall,
         producers: Vec<GeneratedCall>,
-        went_in: Vec<Value>,
-        came_out: Vec<Value>,
+        went_in: Vec<ArrayFacts>,
+        came_out: Vec<ArrayFacts>,
     },
 }
 
@@ -29,21 +29,25 @@ struct PrintedLaunch<'a> {
 }
 
 /// The first bad tensor of a program, and its producer.
-pub fn first_bad(events: &[Event], graphs: &[GeneratedGraph], infinities: bool) -> Option<Suspect> {
+pub fn first_bad(
+    events: &[PrintedEvent],
+    graphs: &[GeneratedGraph],
+    infinities: bool,
+) -> Option<Suspect> {
     // The last printed state of every tensor, for kernels that print nothing.
     let mut known: BTreeMap<&str, &PrintedTensor> = BTreeMap::new();
     let mut at = 0;
     while at < events.len() {
         match &events[at] {
-            Event::Input(tensor) if tensor.is_bad(infinities) => {
+            PrintedEvent::Input(tensor) if tensor.is_bad(infinities) => {
                 return Some(Suspect::Input(tensor.clone()));
             }
-            Event::Input(tensor) => {
+            PrintedEvent::Input(tensor) => {
                 known.insert(&tensor.value.buffer, tensor);
                 at += 1;
             }
-            Event::Name(..) => at += 1,
-            Event::Tensor(..) => {
+            PrintedEvent::Name(..) => at += 1,
+            PrintedEvent::Tensor(..) => {
                 let (launch, next) = launch(events, at);
                 if let Some(suspect) = judge(&launch, graphs, &known, infinities) {
                     return Some(suspect);
@@ -59,19 +63,20 @@ pub fn first_bad(events: &[Event], graphs: &[GeneratedGraph], infinities: bool) 
 }
 
 /// The launch that starts at an event, and where the next one does.
-fn launch(events: &[Event], start: usize) -> (PrintedLaunch<'_>, usize) {
+fn launch(events: &[PrintedEvent], start: usize) -> (PrintedLaunch<'_>, usize) {
     let mut launch = PrintedLaunch { kernel: "", before: Vec::new(), after: Vec::new() };
     let mut at = start;
-    while let Some(Event::Tensor(when, kernel, tensor)) = events.get(at) {
+    while let Some(PrintedEvent::Tensor(when, kernel, tensor)) = events.get(at) {
         let is_next = at > start
-            && (kernel != launch.kernel || (*when == When::Before && !launch.after.is_empty()));
+            && (kernel != launch.kernel
+                || (*when == LaunchSide::Before && !launch.after.is_empty()));
         if is_next {
             break;
         }
         launch.kernel = kernel;
         match when {
-            When::Before => launch.before.push(tensor),
-            When::After => launch.after.push(tensor),
+            LaunchSide::Before => launch.before.push(tensor),
+            LaunchSide::After => launch.after.push(tensor),
         }
         at += 1;
     }
@@ -86,7 +91,7 @@ fn judge(
 ) -> Option<Suspect> {
     let is_bad = |tensor: &&&PrintedTensor| tensor.is_bad(infinities);
     let found = find(launch, graphs);
-    let values = |tensors: &[&PrintedTensor], keep: &dyn Fn(&str) -> bool| -> Vec<Value> {
+    let values = |tensors: &[&PrintedTensor], keep: &dyn Fn(&str) -> bool| -> Vec<ArrayFacts> {
         let kept = tensors.iter().filter(|tensor| keep(&tensor.value.buffer));
         kept.map(|tensor| tensor.value.clone()).collect()
     };
@@ -141,7 +146,8 @@ fn judge(
     })
 }
 
-/// Which call of which graph a launch is: one kernel may be called several times with other tensors.
+/// Which call of which graph a launch is: one kernel may be called several times with other
+/// tensors.
 fn find<'a>(
     launch: &PrintedLaunch<'_>,
     graphs: &'a [GeneratedGraph],
@@ -178,26 +184,29 @@ pub struct LastCall {
 
 /// The last call, from the names that a program printed. Kernels that print nothing stand between
 /// those that do.
-pub fn last_call(events: &[Event], graphs: &[GeneratedGraph]) -> Option<LastCall> {
-    let mut names: Vec<(When, &str)> = Vec::new();
+pub fn last_call(events: &[PrintedEvent], graphs: &[GeneratedGraph]) -> Option<LastCall> {
+    let mut names: Vec<(LaunchSide, &str)> = Vec::new();
     for event in events {
         match event {
-            Event::Name(when, kernel) => names.push((*when, kernel)),
+            PrintedEvent::Name(when, kernel) => names.push((*when, kernel)),
             // A kernel prints each of its tensors.
-            Event::Tensor(when, kernel, _) if names.last() != Some(&(*when, kernel)) => {
+            PrintedEvent::Tensor(when, kernel, _) if names.last() != Some(&(*when, kernel)) => {
                 names.push((*when, kernel))
             }
             _ => {}
         }
     }
     let &(when, kernel) = names.last()?;
-    let done: Vec<&str> =
-        names.iter().filter(|(when, _)| *when == When::Before).map(|(_, kernel)| *kernel).collect();
+    let done: Vec<&str> = names
+        .iter()
+        .filter(|(when, _)| *when == LaunchSide::Before)
+        .map(|(_, kernel)| *kernel)
+        .collect();
     let Some((graph, place)) = last_place(&done, graphs) else {
         let call = GeneratedCall { kernel: kernel.to_owned(), ..GeneratedCall::default() };
-        return (when == When::Before).then_some(LastCall { call, producers: Vec::new() });
+        return (when == LaunchSide::Before).then_some(LastCall { call, producers: Vec::new() });
     };
-    if when == When::Before {
+    if when == LaunchSide::Before {
         let call = graph.calls[place].clone();
         return Some(LastCall { call, producers: producers(graph, place) });
     }
@@ -246,9 +255,13 @@ mod tests {
         }
     }
 
-    fn tensor(when: When, kernel: &str, buffer: &str, is_nan: bool) -> Event {
-        let value = Value { buffer: buffer.to_owned(), ..Value::default() };
-        Event::Tensor(when, kernel.to_owned(), PrintedTensor { value, is_nan, is_infinite: false })
+    fn tensor(when: LaunchSide, kernel: &str, buffer: &str, is_nan: bool) -> PrintedEvent {
+        let value = ArrayFacts { buffer: buffer.to_owned(), ..ArrayFacts::default() };
+        PrintedEvent::Tensor(
+            when,
+            kernel.to_owned(),
+            PrintedTensor { value, is_nan, is_infinite: false },
+        )
     }
 
     fn graph() -> GeneratedGraph {
@@ -273,10 +286,10 @@ mod tests {
     #[test]
     fn memory_that_is_not_yet_written_is_no_fault() {
         let good = [
-            tensor(When::Before, "a", "arg0_1", false),
-            tensor(When::Before, "a", "buf0", true),
-            tensor(When::After, "a", "arg0_1", false),
-            tensor(When::After, "a", "buf0", false),
+            tensor(LaunchSide::Before, "a", "arg0_1", false),
+            tensor(LaunchSide::Before, "a", "buf0", true),
+            tensor(LaunchSide::After, "a", "arg0_1", false),
+            tensor(LaunchSide::After, "a", "buf0", false),
         ];
         assert_eq!(blamed(first_bad(&good, &[graph()], false)), "nobody");
     }
@@ -284,31 +297,33 @@ mod tests {
     #[test]
     fn a_kernel_that_prints_nothing_is_blamed_for_what_it_gave() {
         let events = [
-            tensor(When::Before, "a", "arg0_1", false),
-            tensor(When::After, "a", "buf0", false),
-            tensor(When::Before, "b", "buf1", true),
-            tensor(When::After, "b", "buf2", true),
+            tensor(LaunchSide::Before, "a", "arg0_1", false),
+            tensor(LaunchSide::After, "a", "buf0", false),
+            tensor(LaunchSide::Before, "b", "buf1", true),
+            tensor(LaunchSide::After, "b", "buf2", true),
         ];
         assert_eq!(blamed(first_bad(&events, &[graph()], false)), "op");
     }
 
     #[test]
     fn a_bad_input_is_the_inputs_fault() {
-        let events =
-            [tensor(When::Before, "a", "arg0_1", true), tensor(When::After, "a", "buf0", true)];
+        let events = [
+            tensor(LaunchSide::Before, "a", "arg0_1", true),
+            tensor(LaunchSide::After, "a", "buf0", true),
+        ];
         assert_eq!(blamed(first_bad(&events, &[graph()], false)), "arg0_1");
     }
 
     #[test]
     fn a_program_ended_in_the_kernel_after_the_last_that_was_done() {
-        let name = |when, kernel: &str| Event::Name(when, kernel.to_owned());
+        let name = |when, kernel: &str| PrintedEvent::Name(when, kernel.to_owned());
         let first = [
-            name(When::Before, "a"),
-            name(When::After, "a"),
-            name(When::Before, "b"),
-            name(When::After, "b"),
+            name(LaunchSide::Before, "a"),
+            name(LaunchSide::After, "a"),
+            name(LaunchSide::Before, "b"),
+            name(LaunchSide::After, "b"),
         ];
-        let again: Vec<Event> = first.iter().chain(&first[..2]).cloned().collect();
+        let again: Vec<PrintedEvent> = first.iter().chain(&first[..2]).cloned().collect();
         assert_eq!(
             last_call(&again, &[graph()]).map(|last| last.call.kernel),
             Some("op".to_owned())

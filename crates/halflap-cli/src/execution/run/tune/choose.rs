@@ -47,8 +47,8 @@ pub(super) fn is_clear(rounds: &[Round]) -> bool {
     measured(rounds).iter().skip(1).all(|one| one.interval.is_some_and(is_narrow))
 }
 
-/// The candidate that is used: the fastest that is faster than the first beyond doubt, or the first. Of
-/// those as good as equal to it, it is the one with the smallest peak.
+/// The candidate that is used: the fastest that is faster than the first beyond doubt, or the
+/// first. Of those as good as equal to it, it is the one with the smallest peak.
 pub(super) fn choice(measured: &[Measured], peaks: &[Bytes]) -> usize {
     let is_faster = |one: &Measured| one.interval.is_some_and(|(_, high)| high < 1.0);
     let faster = || measured.iter().enumerate().skip(1).filter(|(_, one)| is_faster(one));

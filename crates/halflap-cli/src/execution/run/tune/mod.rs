@@ -16,10 +16,10 @@ use halflap_run::tensor::Tensor;
 
 use super::ranks::{Given, Ranks, Turn};
 use super::show::{Finished, Others};
-use super::{Job, finish, measure, profile, run_steps};
+use super::{RunJob, finish, measure, profile, run_steps};
 use crate::args::{self, CollectiveOrder};
 use crate::execution::diff;
-use crate::execution::plans::{Found, Which};
+use crate::execution::plans::{UnitOrders, Which};
 use crate::exit::Failed;
 use crate::progress::Bar;
 use choose::Round;
@@ -94,7 +94,7 @@ enum Outputs {
 /// An order that can be run.
 struct Candidate {
     way: OrderWay,
-    orders: Found,
+    orders: UnitOrders,
     program: Arc<Prepared>,
     outputs: Outputs,
 }
@@ -106,14 +106,14 @@ impl Candidate {
 }
 
 /// Tries all ways, and runs the module in the fastest.
-pub(super) fn run<R: Ranks>(job: &mut Job<'_>, ranks: &R, limit: Nanos) -> Result<(), Failed> {
+pub(super) fn run<R: Ranks>(job: &mut RunJob<'_>, ranks: &R, limit: Nanos) -> Result<(), Failed> {
     let bar = Bar::new("tuning");
     let limit = Duration::from_nanos(limit.0 as u64);
     let orders = ranks.found(job, Which::Input)?;
     let program = ranks.prepare(job, &orders)?;
     let inputs = ranks.inputs(job, &program)?;
     let clock = Clock { began: Instant::now(), limit };
-    let mut trial = Trial { ranks, inputs, bar, clock, first: None, left_out: Vec::new() };
+    let mut trial = TrialSetup { ranks, inputs, bar, clock, first: None, left_out: Vec::new() };
     let own = Candidate { way: OrderWay::Input, orders, program, outputs: Outputs::EqualBits };
     let candidates = trial.candidates(job, own)?;
     let candidates = trial.with_equal_outputs(job, candidates)?;
@@ -148,7 +148,7 @@ impl Clock {
 }
 
 /// What candidates are tried with.
-struct Trial<'a, R> {
+struct TrialSetup<'a, R> {
     ranks: &'a R,
     inputs: Vec<Vec<Tensor>>,
     bar: Bar,
@@ -159,9 +159,13 @@ struct Trial<'a, R> {
     left_out: Vec<(OrderWay, String)>,
 }
 
-impl<R: Ranks> Trial<'_, R> {
+impl<R: Ranks> TrialSetup<'_, R> {
     /// Measures the module's own order, and finds ours with its times.
-    fn candidates(&mut self, job: &mut Job<'_>, own: Candidate) -> Result<Vec<Candidate>, Failed> {
+    fn candidates(
+        &mut self,
+        job: &mut RunJob<'_>,
+        own: Candidate,
+    ) -> Result<Vec<Candidate>, Failed> {
         self.first = self.turn(job, &own, FIRST_STEPS)?;
         self.bar.clear();
         let times = self.first.as_ref().map(|outcome| profile(&own.program, outcome)).transpose();
@@ -179,7 +183,7 @@ impl<R: Ranks> Trial<'_, R> {
     /// A candidate that is not among those that are known, or why there is none.
     fn candidate(
         &self,
-        job: &Job<'_>,
+        job: &RunJob<'_>,
         way: OrderWay,
         known: &[Candidate],
     ) -> Result<Result<Candidate, String>, Failed> {
@@ -206,7 +210,7 @@ impl<R: Ranks> Trial<'_, R> {
     /// Those that compute what the module's own order does; each has run once then.
     fn with_equal_outputs(
         &mut self,
-        job: &Job<'_>,
+        job: &RunJob<'_>,
         candidates: Vec<Candidate>,
     ) -> Result<Vec<Candidate>, Failed> {
         let mut kept = Vec::new();
@@ -229,7 +233,7 @@ impl<R: Ranks> Trial<'_, R> {
     }
 
     /// Alternates between all candidates until the differences are clear or the time is up.
-    fn rounds(&self, job: &Job<'_>, candidates: &[Candidate]) -> Result<Vec<Round>, Failed> {
+    fn rounds(&self, job: &RunJob<'_>, candidates: &[Candidate]) -> Result<Vec<Round>, Failed> {
         let mut rounds = Vec::new();
         loop {
             let mut round = vec![0.0; candidates.len()];
@@ -252,7 +256,7 @@ impl<R: Ranks> Trial<'_, R> {
     /// Runs a candidate a few times, without the checks of the final run.
     fn turn(
         &self,
-        job: &Job<'_>,
+        job: &RunJob<'_>,
         candidate: &Candidate,
         steps: usize,
     ) -> Result<Option<Outcome>, Failed> {
@@ -276,15 +280,21 @@ impl<R: Ranks> Trial<'_, R> {
 
 /// What became of each candidate.
 fn rows(
-    job: &Job<'_>,
+    job: &RunJob<'_>,
     candidates: &[Candidate],
     rounds: &[Round],
-) -> Result<Vec<show::Row>, Failed> {
+) -> Result<Vec<show::MeasuredCandidate>, Failed> {
     let mut rows = Vec::new();
     for (candidate, measured) in candidates.iter().zip(choose::measured(rounds)) {
         let simulated = job.source.simulated(&candidate.orders)?.step_time;
         let (peak, outputs) = (candidate.peak(), candidate.outputs.clone());
-        rows.push(show::Row { way: candidate.way, measured, simulated, peak, outputs });
+        rows.push(show::MeasuredCandidate {
+            way: candidate.way,
+            measured,
+            simulated,
+            peak,
+            outputs,
+        });
     }
     Ok(rows)
 }

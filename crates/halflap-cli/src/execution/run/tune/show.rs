@@ -11,7 +11,7 @@ use super::{OrderWay, Outputs};
 use crate::terminal;
 
 /// A candidate that was measured.
-pub(super) struct Row {
+pub(super) struct MeasuredCandidate {
     pub(super) way: OrderWay,
     pub(super) measured: Measured,
     /// With the times of the module's own order.
@@ -23,7 +23,7 @@ pub(super) struct Row {
 /// The fastest of what was tried.
 pub(in crate::execution::run) struct Tuned {
     /// The first is the module's own order.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<MeasuredCandidate>,
     pub(super) chosen: usize,
     pub(super) rounds: usize,
     pub(super) limit: Duration,
@@ -50,7 +50,7 @@ impl Tuned {
             Column::text("outputs"),
             Column::text(""),
         ]);
-        let mut rows: Vec<(usize, &Row)> = self.rows.iter().enumerate().collect();
+        let mut rows: Vec<(usize, &MeasuredCandidate)> = self.rows.iter().enumerate().collect();
         rows.sort_by(|(_, a), (_, b)| a.measured.ratio.total_cmp(&b.measured.ratio));
         for (index, row) in rows {
             let chosen = if index == self.chosen { "chosen" } else { "" };
@@ -82,7 +82,7 @@ impl Tuned {
         let candidate =
             |way: OrderWay| json!({ "order": way.order(), "memory_budget": way.memory_budget() });
         let left_out = |(way, why): &(OrderWay, String)| json!({ "candidate": candidate(*way), "reason": why });
-        let row = |row: &Row| {
+        let row = |row: &MeasuredCandidate| {
             json!({
                 "candidate": candidate(row.way),
                 "step_time": row.measured.step_time,
@@ -103,7 +103,7 @@ impl Tuned {
     }
 }
 
-impl Row {
+impl MeasuredCandidate {
     fn cells(&self) -> [String; 7] {
         let interval = self.measured.interval.map(|(low, high)| format!("{low:.3} to {high:.3}"));
         let outputs = match self.outputs {
