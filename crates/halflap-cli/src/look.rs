@@ -3,10 +3,10 @@
 use halflap::advise::Advice;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{Id, OpId};
-use halflap::memory::{Budget, Timeline};
+use halflap::memory::Budget;
 use halflap::nearest;
-use halflap::simulate::{Bounded, lower_bound};
-use halflap::workload::{Decided, Priced, Search};
+use halflap::units::Bytes;
+use halflap::workload::{Decided, Search};
 use halflap_report::{
     Advised, Explained, Style, advice_json, against_bound, collective_order, describe_bound,
     labelled, printable, render_advice, render_explanation, render_kernels, simulation_json,
@@ -22,6 +22,7 @@ use crate::machine;
 use crate::place::refuse_both_stdin;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
+use crate::search::bound_beside;
 use crate::show::{
     Measure, ROWS, SECTIONS, Section, ShownModule, host_line, most_exposed, program,
 };
@@ -86,25 +87,24 @@ impl Look {
         let subject = Subject::read(&args.graph, &args.machine, chain)?;
         subject.check(&args.which)?;
         let orders = args.order.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
-        let mut all = subject.source.walk(|priced| {
+        let all = subject.source.walk(|priced| {
             let order = match &orders {
                 Some(orders) => orders.order(&subject.source, priced, edges)?,
                 None => priced.input.order.clone(),
             };
             let name = subject.hlo.as_ref().map(|_| subject.source.name_of(priced.unit));
             let limit = recorded.limit(self.budget, name, priced.peak_before());
-            // An order that needs more than the limit is compared with those that may need as much.
-            let needed = limit.max(Timeline::of(&priced.graph, &order).peak);
-            Ok((
-                order,
-                Measure::new(limit, lower_bound(&priced.graph, &priced.machine, edges, needed)),
-            ))
+            Ok((order, limit))
         })?;
-        for Decided { priced: Priced { graph, machine, .. }, result, found, .. } in &mut all {
-            let memory_limit = found.limit.max(result.peak());
-            let bounded = Bounded { graph, machine, edges, memory_limit };
-            found.bound = bounded.sharpened(found.bound, result.step_time());
-        }
+        let measured = |decided: Decided<Bytes>| {
+            decided.map(|limit, priced, result| {
+                // An order that needs more than the limit is compared with those that may need as
+                // much.
+                let needed = limit.max(result.peak());
+                Measure::new(limit, bound_beside(priced, edges, needed, result.step_time()))
+            })
+        };
+        let all: Vec<Decided<Measure>> = all.into_iter().map(measured).collect();
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
         let mut looked = Looked { look: self, subject, all, only, advice: None };
         if looked.look.is_advised {

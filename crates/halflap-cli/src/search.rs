@@ -60,8 +60,9 @@ impl Rung {
         Rung { effort: args.effort.unwrap_or(EffortArg::Default), at_input_peak: false }
     }
 
-    /// All that ask for less and could give a faster order, the hardest first. More effort for a single
-    /// graph does all that less does; for a module, the orders of its computations depend on each other.
+    /// All that ask for less and could give a faster order, the hardest first. More effort for a
+    /// single graph does all that less does; for a module, the orders of its computations depend on
+    /// each other.
     fn lesser(args: &SearchArgs, is_single: bool) -> Vec<Rung> {
         let asked = Rung::asked(args).effort;
         let has_more = match args.memory_budget {
@@ -79,8 +80,9 @@ impl Rung {
     }
 }
 
-/// The best of the orders that are found for what was asked and for less: the search is not exact, and a larger
-/// budget or effort may find a slower order. `is_best` says that nothing can be better.
+/// The best of the orders that are found for what was asked and for less: the search is not exact,
+/// and a larger budget or effort may find a slower order. `is_best` says that nothing can be
+/// better.
 pub fn best<T>(
     args: &SearchArgs,
     walk: impl Fn(Rung) -> Result<Vec<Decided<T>>, Failed>,
@@ -161,8 +163,7 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutc
 /// The lower bound of all orders within a limit, sharpened by the step of one that is known.
 pub fn bound_beside(priced: &Priced, edges: Edges, memory_limit: Bytes, step: Nanos) -> Bound {
     let Priced { graph, machine, .. } = priced;
-    let bounded = Bounded { graph, machine, edges, memory_limit };
-    bounded.sharpened(bounded.lower_bound(), step)
+    Bounded { graph, machine, edges, memory_limit }.prove().sharpened(step)
 }
 
 /// How a program may be changed.

@@ -295,15 +295,16 @@ fn a_known_step_never_rules_out_the_best_order() {
     for (graph, machine, edges) in (0..2500).filter_map(|seed| case(seed + 300_000)) {
         for (memory_limit, best) in best_orders(&graph, &machine, edges) {
             let bounded = Bounded { graph: &graph, machine: &machine, edges, memory_limit };
-            let bound = bounded.lower_bound();
+            let proved = bounded.prove();
+            let bound = proved.bound;
             for known in [best, Nanos(best.0 * 1.02)] {
-                let sharpened = bounded.sharpened(bound, known);
+                let sharpened = proved.sharpened(known);
                 assert!(sharpened.time.0 <= best.0 + 1e-6, "{sharpened:?}, but {best}");
                 assert!(sharpened.time >= bound.time, "{sharpened:?}, but {bound:?}");
                 sharper += usize::from(sharpened.time.0 > bound.time.0 + 1e-6);
             }
             let is_reached = |bound: Bound| bound.is_reached_by(best);
-            let is_new = !is_reached(bound) && is_reached(bounded.sharpened(bound, best));
+            let is_new = !is_reached(bound) && is_reached(proved.sharpened(best));
             optimal += usize::from(is_new);
         }
     }
@@ -318,8 +319,8 @@ fn a_mixture_of_experts_is_proved_optimal() {
     let machine = machine(&graph);
     let memory_limit = input_peak(&graph);
     let bounded = Bounded { graph: &graph, machine: &machine, edges: Edges::Real, memory_limit };
-    let (bound, step) = (bounded.lower_bound(), Nanos(39_873_741.0));
-    assert!(!bound.is_reached_by(step), "{bound:?}");
-    let sharpened = bounded.sharpened(bound, step);
+    let (proved, step) = (bounded.prove(), Nanos(39_873_741.0));
+    assert!(!proved.bound.is_reached_by(step), "{:?}", proved.bound);
+    let sharpened = proved.sharpened(step);
     assert!(sharpened.is_reached_by(step), "{sharpened:?}");
 }

@@ -31,7 +31,7 @@ use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
 use crate::robustness::Robustness;
-use crate::simulate::{Basis, Bound, Bounded, Machine, lower_bound, simulate};
+use crate::simulate::{Basis, Bound, Bounded, Machine, ProvedBound, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal};
@@ -215,7 +215,8 @@ pub fn optimize_so_far(task: &Task<'_>) -> Result<SoFar, OptimizeError> {
 fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
-    let mut bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
+    let &Task { graph, machine, edges, memory_limit, .. } = task;
+    let mut proved = Bounded { graph, machine, edges, memory_limit }.prove();
     let mut candidates = Candidates::new(task, &program);
     candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
     // Those within the limit come first; where none is, the closest one is enough.
@@ -223,7 +224,7 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let rungs = task.effort.rungs();
     let stages = |rung: &Effort| rung.stages(program.len);
     let steps = rungs.iter().flat_map(stages).map(|stage| stage.chains * stage.steps).sum();
-    let start = Start { orders: &starts[..within], bound: uncontended(task, bound) };
+    let start = Start { orders: &starts[..within], bound: uncontended(task, proved.bound) };
     let mut hunt = Hunt::new(task, &program, start, steps);
     for &rung in rungs {
         let exact = exact_order(&hunt, rung);
@@ -231,13 +232,15 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         if task.machine.is_contended() {
             refine(&mut candidates, rung);
         }
-        candidates.settle(bound);
-        bound = exact.and_then(|order| exhausted(task, &order)).unwrap_or(bound);
-        if hunt.is_stopped() || candidates.reach(bound) {
+        candidates.settle(proved.bound);
+        if let Some(bound) = exact.and_then(|order| exhausted(task, &order)) {
+            proved.bound = bound;
+        }
+        if hunt.is_stopped() || candidates.reach(proved.bound) {
             break;
         }
     }
-    candidates.chosen(bound)
+    candidates.chosen(&proved)
 }
 
 /// What no order can beat where nothing is slowed: the search itself knows no contention.
@@ -382,10 +385,9 @@ impl<'a> Candidates<'a> {
         OptimizeError::NoOrderWithin { limit: self.task.memory_limit, smallest }
     }
 
-    /// The best one that is not worse than the input order with most things a little different,
-    /// proved.
-    fn chosen(mut self, bound: Bound) -> Result<Optimized, OptimizeError> {
-        let Task { graph, machine, memory_limit, .. } = *self.task;
+    /// The best order that is not worse than the input order in most variations, proved.
+    fn chosen(mut self, proved: &ProvedBound<'_>) -> Result<Optimized, OptimizeError> {
+        let Task { graph, machine, .. } = *self.task;
         self.ranked.sort_by(Ranked::compare);
         let input: Vec<OpId> = graph.ops().collect();
         let robustness = |ranked: &Ranked| Robustness::of(graph, machine, &input, &ranked.ops);
@@ -400,11 +402,10 @@ impl<'a> Candidates<'a> {
         let (peak, order) = prove(self.task, ranked.ops.clone())?;
         let step_time = simulate(graph, order.as_slice(), machine).step_time;
         let robustness = if input_kept { of_best } else { robustness };
-        let bounded = Bounded { graph, machine, edges: bound.edges, memory_limit };
-        // Who is in a hurry does not ask whether a step is the very shortest.
+        // At quick effort, proving that a step is the very shortest is not worth its time.
         let bound = match self.task.effort {
-            Effort::Quick => bound,
-            _ => bounded.sharpened(bound, best.step_time),
+            Effort::Quick => proved.bound,
+            _ => proved.sharpened(best.step_time),
         };
         // Sums in another sequence round differently.
         let time =

@@ -1,4 +1,4 @@
-//! From the innermost unit to the entry: run times, an order, and what comes of it.
+//! From the innermost unit to the entry: run times, an order, and its evaluation.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct UnitError {
 pub struct Priced {
     /// The unit.
     pub unit: UnitId,
-    /// Its graph, with what its calls need as they are now.
+    /// Its graph, with the current inner memory of its calls.
     pub graph: Arc<Graph>,
     /// What it runs on, with the current times of its calls.
     pub machine: Machine,
@@ -57,7 +57,7 @@ pub struct Decided<T> {
     pub result: Evaluation,
     /// What is exposed in one run of it and of all that it runs.
     pub exposed_in_all: Change<Nanos>,
-    /// What else was found.
+    /// Further results.
     pub found: T,
 }
 
@@ -67,7 +67,7 @@ impl Priced {
         Setup { graph: &self.graph, machine: &self.machine }
     }
 
-    /// The unit with all that it runs as it was.
+    /// The unit with all callees in their input order.
     pub fn setup_before(&self) -> Setup<'_> {
         match &self.before {
             Some(before) => Setup { graph: &before.graph, machine: &before.machine },
@@ -80,7 +80,7 @@ impl Priced {
         self.input.peak()
     }
 
-    /// What comes of an order; nothing is run again for the input order of a unit that calls nothing.
+    /// Evaluates an order; the input order of a unit that calls nothing is not evaluated again.
     pub fn evaluate(&self, order: Order) -> Evaluation {
         match self.before.is_none() && order == self.input.order {
             true => self.input.clone(),
@@ -103,6 +103,13 @@ impl<T> Decided<T> {
     /// What it needs.
     pub fn peak(&self) -> Change<Bytes> {
         Change { before: self.priced.input.peak(), after: self.result.peak() }
+    }
+
+    /// The same with further results made from what there is.
+    pub fn map<U>(self, make: impl FnOnce(T, &Priced, &Evaluation) -> U) -> Decided<U> {
+        let Decided { priced, result, exposed_in_all, found } = self;
+        let found = make(found, &priced, &result);
+        Decided { priced, result, exposed_in_all, found }
     }
 }
 
@@ -159,7 +166,7 @@ impl Workload {
         let step_time = |of: UnitId| callee(of).step_time();
         let mut times = times.clone();
         for call in &unit.calls {
-            // A call that was measured as a whole has a time already.
+            // A call that was measured as a whole already has a time.
             if times.of(call.op) == Nanos::ZERO {
                 times.set(call.op, call.time(step_time));
             }

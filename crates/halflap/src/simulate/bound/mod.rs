@@ -1,18 +1,19 @@
 //! A lower bound on the step time of every order that keeps some edges.
 //!
-//! Every stream is a machine that runs one operation at a time. An operation cannot start before its
-//! head has passed: all that it waits for must have run, and what of that shares a machine ran one
-//! after the other. What comes after the launch of an asynchronous collective waits for all that the
-//! compute stream ran before that launch, and not for the collective. Likewise its tail must pass
-//! after it. For operations with heads and tails on one machine, letting the one with the longest tail
-//! run first and be interrupted (Jackson's rule) gives a time that no order can beat.
+//! Every stream is a machine that runs one operation at a time. An operation cannot start before
+//! its head has passed: everything that it waits for must have run, and operations among those that
+//! share a machine ran one after the other. An operation that only follows the launch of an
+//! asynchronous collective waits for everything that the compute stream ran before that launch, and
+//! not for the collective. Likewise its tail must pass after it. For jobs with heads and tails on
+//! one machine, running the one with the longest tail first, with preemption (Jackson's rule),
+//! gives a time that no order can beat.
 //!
-//! An order-only edge says no more than an issued one does: which operation comes first. But what comes
-//! first on the compute stream has ended, and so has a collective when another one starts on its stream,
-//! which runs what it is given in sequence.
+//! An order-only edge says no more than an issued one: which operation comes first. But an
+//! operation on the compute stream has ended when the next one starts, and so has a collective when
+//! another one starts on its stream, which runs collectives in sequence.
 //!
 //! Where compute and communication slow each other, time in which both run is worth less, and there
-//! is only so much of it (`contended`).
+//! is only a limited amount of it (`contended`).
 
 mod ahead;
 mod cases;
@@ -41,32 +42,32 @@ use kept::Kept;
 use moments::{Moments, Proof, path};
 use network::Network;
 
-/// What no order can beat, of those that keep some edges and a memory limit.
+/// A lower bound on the steps of all orders that keep some edges and a memory limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// Their steps are at least this long.
+    /// No step is shorter.
     pub time: Nanos,
-    /// What they keep: with [`Edges::All`] the order of collectives, too.
+    /// The edges that orders keep: with [`Edges::All`] also the order of collectives.
     pub edges: Edges,
-    /// Why they are.
+    /// What it rests on.
     pub basis: Basis,
-    /// Whether the memory limit is part of that: with more memory, less would be proved.
+    /// Whether the memory limit contributes: with more memory, less would be proved.
     pub memory: bool,
 }
 
 /// What a bound rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// What the compute stream has to do, and what must come before and after it.
+    /// The work of the compute stream, with what must come before and after it.
     Compute,
-    /// What a communication stream has to do, and what must come before and after it.
+    /// The work of a communication stream, with what must come before and after it.
     Stream(StreamId),
-    /// All that must run before and after this operation.
+    /// Everything that must run before and after this operation.
     Path(OpId),
     /// Compute and this stream's collectives slow each other.
     Contention(StreamId),
-    /// What can have run before the start of the first operation, and what is left for after the start
-    /// of the last, which needs the first or is the same.
+    /// What can have run before the start of the first operation, and what is left after the start
+    /// of the last one, which needs the first or is the same.
     Cut {
         /// The first operation.
         first: OpId,
@@ -78,45 +79,45 @@ pub enum Basis {
 }
 
 impl Bound {
-    /// Whether a step is as short as the bound, but for rounding: no order that keeps the edges is faster.
+    /// Whether a step reaches the bound, up to rounding: no order that keeps the edges is faster.
     pub fn is_reached_by(self, step_time: Nanos) -> bool {
         step_time.0 <= self.time.0 * (1.0 + 1e-9)
     }
 }
 
-/// No order of the program that keeps `edges` and has at most so much alive has a shorter step on that
-/// machine, with a host that takes no time: that only adds to it.
+/// A lower bound on the step of every order that keeps `edges` and the memory limit, on that
+/// machine without host time, which only adds to a step.
 pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges, memory_limit: Bytes) -> Bound {
-    Bounded { graph, machine, edges, memory_limit }.lower_bound()
+    Bounded { graph, machine, edges, memory_limit }.prove().bound
 }
 
-/// The orders of a program that a bound is for.
+/// The orders that a bound is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<'a> {
     /// The program.
     pub graph: &'a Graph,
     /// What it runs on.
     pub machine: &'a Machine,
-    /// What orders keep.
+    /// The edges that they keep.
     pub edges: Edges,
-    /// The most that they may have alive.
+    /// The memory limit.
     pub memory_limit: Bytes,
 }
 
-/// The longest programs that are asked what memory puts in order.
+/// The longest programs for which precedences implied by memory are searched.
 const LONG: usize = 1_500;
 
-/// How many cases are looked at, times the program's length, and at most.
+/// How many cases are examined, times the program's length, and at most.
 const CASES: usize = 16_000;
 const MOST_CASES: usize = 60;
 
-/// How close to its bound a step must be so that more is tried to prove that it is the shortest, as a
-/// part of it.
+/// How close to its bound a step must be, as a fraction of it, so that more is tried to prove it
+/// optimal.
 const CLOSE: f64 = 0.05;
-/// The longest programs for which that is done: in longer ones few tests could be made.
+/// The longest programs for which that is done: in longer ones only a few tests could be made.
 const SHORT: usize = 500;
 
-/// A program as the bound looks at it.
+/// A program prepared for proving bounds.
 struct Ready {
     jobs: Jobs,
     ends: Ends,
@@ -124,51 +125,45 @@ struct Ready {
     path: Vec<OpId>,
 }
 
-/// A bound, and what moments prove, if that is less.
+/// A bound, and the proof by moments.
 struct Proved {
     bound: Bound,
     cut: Option<Proof>,
 }
 
-impl Bounded<'_> {
-    /// See [`lower_bound`].
-    pub fn lower_bound(&self) -> Bound {
+/// A lower bound, with what is needed to sharpen it once an order is known.
+#[derive(Clone, Debug)]
+pub struct ProvedBound<'a> {
+    /// The bound.
+    pub bound: Bound,
+    of: Bounded<'a>,
+    /// Precedences implied by the memory limit.
+    implied: Vec<Precedence>,
+}
+
+impl<'a> Bounded<'a> {
+    /// Proves the bound of [`lower_bound`].
+    pub fn prove(self) -> ProvedBound<'a> {
         let ready = self.plain();
-        let plain = self.proved(&ready);
         let implied = self.implied(&ready);
+        ProvedBound { bound: self.lower_bound(&ready, &implied), of: self, implied }
+    }
+
+    fn lower_bound(&self, ready: &Ready, implied: &[Precedence]) -> Bound {
+        let plain = self.proved(ready);
         if !implied.is_empty()
-            && let Some(ordered) = self.ready(&implied)
+            && let Some(ordered) = self.ready(implied)
         {
             let forced = self.proved(&ordered);
             if forced.bound.time > plain.bound.time {
                 return Bound { memory: true, ..self.in_cases(&ordered, forced) };
             }
         }
-        self.in_cases(&ready, plain)
+        self.in_cases(ready, plain)
     }
 
-    /// A bound, or what more can be proved where an order is known whose step is close to it: a faster
-    /// order would have to keep more than others do. No order is faster than the lesser of what is
-    /// proved of those and the known step.
-    pub fn sharpened(&self, bound: Bound, step_time: Nanos) -> Bound {
-        let is_close = step_time.0 <= bound.time.0 * (1.0 + CLOSE);
-        if bound.is_reached_by(step_time) || !is_close || self.graph.len() > SHORT {
-            return bound;
-        }
-        let implied = self.implied(&self.plain());
-        let pairs = shave::shave(self, &implied, step_time);
-        let left = self.ready(&pairs).map(|ready| self.proved(&ready).bound);
-        let basis = left.map_or(bound.basis, |left| left.basis);
-        let time = left.map_or(step_time, |left| left.time.min(step_time));
-        if time <= bound.time {
-            return bound;
-        }
-        let memory = bound.memory || !implied.is_empty() || left.is_some_and(|left| left.memory);
-        Bound { time, basis, memory, ..bound }
-    }
-
-    /// What memory alone puts in order. That is in the input order, too, if that is within the limit.
-    /// In long programs it would take longer to find than it is worth.
+    /// The precedences that the memory limit implies. The input order has them, too, if it is
+    /// within the limit. In long programs finding them costs more than it is worth.
     fn implied(&self, ready: &Ready) -> Vec<Precedence> {
         let Bounded { graph, memory_limit, .. } = *self;
         match graph.len() > LONG || Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit
@@ -178,12 +173,12 @@ impl Bounded<'_> {
         }
     }
 
-    /// The program as it is.
+    /// The program without additional precedences.
     fn plain(&self) -> Ready {
         self.ready(&[]).expect("the input order keeps the program's own edges")
     }
 
-    /// The program where some operations come before others, if there is such an order.
+    /// The program with additional precedences, if any order satisfies them.
     fn ready(&self, pairs: &[Precedence]) -> Option<Ready> {
         let kept = Kept::new(self.graph, self.edges, pairs)?;
         let jobs = Jobs::new(self.graph, self.machine, &kept);
@@ -192,8 +187,8 @@ impl Bounded<'_> {
         Some(Ready { path: path(&jobs, self.graph), jobs, ends, network })
     }
 
-    /// What every machine by itself proves of the orders that have some operations before others;
-    /// `None` if there are none.
+    /// What each machine by itself proves about the orders with these precedences; `None` if there
+    /// are none.
     fn one_machine(&self, pairs: &[Precedence]) -> Option<(f64, Basis)> {
         let kept = Kept::new(self.graph, self.edges, pairs)?;
         let jobs = Jobs::new(self.graph, self.machine, &kept);
@@ -208,7 +203,7 @@ impl Bounded<'_> {
         Proved { bound: with_cut(bound, &moments, cut.as_ref()), cut }
     }
 
-    /// Looks at cases, as many as take about as long as what was done so far.
+    /// Examines cases, for about as long as the work so far took.
     fn in_cases(&self, ready: &Ready, proved: Proved) -> Bound {
         let Proved { bound, cut } = proved;
         let Some(cut) = cut.filter(|cut| !cut.places.is_empty()) else { return bound };
@@ -219,7 +214,29 @@ impl Bounded<'_> {
     }
 }
 
-/// A bound, or what moments prove, if that is more.
+impl ProvedBound<'_> {
+    /// The bound, or a better one if an order is known whose step is close to it: every faster
+    /// order must satisfy further precedences. The lesser of what is proved with those and the
+    /// known step is a bound for all orders.
+    pub fn sharpened(&self, step_time: Nanos) -> Bound {
+        let ProvedBound { bound, of, ref implied } = *self;
+        let is_close = step_time.0 <= bound.time.0 * (1.0 + CLOSE);
+        if bound.is_reached_by(step_time) || !is_close || of.graph.len() > SHORT {
+            return bound;
+        }
+        let pairs = shave::shave(&of, implied, step_time);
+        let left = of.ready(&pairs).map(|ready| of.proved(&ready).bound);
+        let basis = left.map_or(bound.basis, |left| left.basis);
+        let time = left.map_or(step_time, |left| left.time.min(step_time));
+        if time <= bound.time {
+            return bound;
+        }
+        let memory = bound.memory || !implied.is_empty() || left.is_some_and(|left| left.memory);
+        Bound { time, basis, memory, ..bound }
+    }
+}
+
+/// The better of a bound and the proof by moments.
 fn with_cut(bound: Bound, moments: &Moments<'_>, cut: Option<&Proof>) -> Bound {
     let more = cut.filter(|cut| cut.time > bound.time.0);
     let basis = more.and_then(|cut| Some((cut, moments.basis(cut)?)));
@@ -231,7 +248,7 @@ fn with_cut(bound: Bound, moments: &Moments<'_>, cut: Option<&Proof>) -> Bound {
     })
 }
 
-/// What holds for every machine by itself.
+/// The bounds of single machines.
 fn one_machine(graph: &Graph, machine: &Machine, jobs: &Jobs, ends: &Ends) -> (f64, Basis) {
     let all =
         |&job: &usize| Job { head: ends.head[job], left: jobs.time[job], tail: ends.tail[job] };
@@ -253,13 +270,13 @@ fn one_machine(graph: &Graph, machine: &Machine, jobs: &Jobs, ends: &Ends) -> (f
     others.fold((on_machine(0), Basis::Compute), larger)
 }
 
-/// What no order can beat because compute and the collectives of one stream slow each other.
+/// A bound because compute and the collectives of one stream slow each other.
 ///
-/// Of a step, let `both` be the time in which both run, and let each also run alone. Compute has
-/// `compute` to do and does `both / slowdown` of it beside the stream; the stream has `sent` to do and
-/// does `both / comm_slowdown` of it beside compute. So the step takes at least
-/// `compute + sent + both * (1 - 1 / slowdown - 1 / comm_slowdown)`, and `both` is at most what either
-/// takes if it never runs alone.
+/// In a step, let `both` be the time in which both run; each may also run alone. Compute has
+/// `compute` to do and does `both / slowdown` of it beside the stream; the stream has `sent` to do
+/// and does `both / comm_slowdown` of it beside compute. So the step takes at least
+/// `compute + sent - both * saved`, where `saved` is `1 / slowdown + 1 / comm_slowdown - 1`, and
+/// `both` is at most what either takes if it never runs alone.
 fn contended(graph: &Graph, machine: &Machine, stream: StreamId) -> f64 {
     if !machine.is_contended() {
         return 0.0;
