@@ -1,8 +1,9 @@
-//! What would make a step shorter than its order does: more memory, another order of collectives,
-//! merged collectives, less to send.
+//! Advice: what would shorten a step further. More memory, another order of collectives, merged
+//! collectives, less to send.
 //!
-//! Each is tried with a quick search that starts from the order as it is, so that what it saves was
-//! found and is not guessed. Where nothing can be tried, what it could save at most is said.
+//! Each change is tried with a quick search from the current order, so that a saving is one that
+//! was found and not an estimate. Where a change cannot be tried, the upper limit of its saving is
+//! given.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -20,7 +21,7 @@ use crate::simulate::{Cause, Exposure, Machine, Simulation, lower_bound, simulat
 use crate::units::{Bytes, Nanos};
 use crate::workload::{Decided, Model, Priced, Search, SearchError, Workload};
 
-/// Orders that advice is asked for.
+/// A request for advice on orders.
 pub struct AdviceCase<'a, T> {
     /// The program.
     pub workload: &'a Workload,
@@ -34,7 +35,7 @@ pub struct AdviceCase<'a, T> {
     pub is_searched: bool,
     /// Whether the program may be changed.
     pub is_mergeable: bool,
-    /// Told which part of the work is done; says whether to go on.
+    /// Called with the fraction of the work that is done; returns whether to continue.
     pub progress: &'a (dyn Fn(f64) -> ControlFlow<()> + Sync),
 }
 
@@ -44,14 +45,14 @@ pub struct AdviceCase<'a, T> {
 pub struct Advice {
     /// What it is.
     pub lever: Lever,
-    /// The step that it is compared with: as it is or, where a better order is advised besides,
-    /// as that makes it.
+    /// The step that the saving is relative to: the current one or, if a better order is advised as
+    /// well, the step in that order.
     pub from: Nanos,
-    /// How much shorter than that the step becomes.
+    /// How much shorter the step becomes.
     pub saves: Nanos,
-    /// The step then.
+    /// The resulting step.
     pub step_time: Nanos,
-    /// Whether that is the most that it can save, and not what a search found.
+    /// Whether the saving is an upper limit and not one that a search found.
     pub is_at_most: bool,
 }
 
@@ -119,23 +120,24 @@ impl Lever {
     }
 }
 
-/// How many lines are given.
+/// The most lines of advice.
 const MOST: usize = 3;
 
-/// What must be saved, as a part of the step, to be worth a line.
+/// The smallest saving, as a fraction of the step, that is worth a line.
 const LEAST: f64 = 0.01;
 
-/// How many times the limit is tried; the last one says what memory can save at all.
+/// The multiples of the limit that are tried; the last one shows what any amount of memory can
+/// save.
 const LIMITS: [f64; 5] = [1.1, 1.25, 1.5, 2.0, 4.0];
 
-/// The part of what memory can save at all that a smaller limit must save to be preferred.
+/// The fraction of that saving that a smaller limit must reach to be preferred.
 const ENOUGH: f64 = 0.8;
 
-/// The longest programs whose probes are quick.
+/// The longest programs for which probes are quick.
 const LONGEST: usize = 20_000;
 
-/// What helps, most first: options of the command, then changes of the program. `None` if it was
-/// stopped.
+/// The advice, largest saving first: options of the command, then changes to the program. `None` if
+/// it was stopped.
 pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     let Some(entry) = case.decided.last() else { return Some(Vec::new()) };
     let step = entry.result.step_time();
@@ -148,8 +150,8 @@ pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     }
     for lines in [&mut lines, &mut others] {
         lines.retain(|advice| advice.saves.0 > asked.step.0 * LEAST);
-        // The sort is stable: of equals the one that was tried first. A better order is what the
-        // others are compared with.
+        // The sort is stable: equal savings stay in the order in which they were tried. All others
+        // are relative to a better order.
         let later = |advice: &Advice| advice.lever != Lever::Reorder;
         lines.sort_by(|a, b| later(a).cmp(&later(b)).then(b.saves.0.total_cmp(&a.saves.0)));
     }
@@ -158,17 +160,17 @@ pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     Some(lines)
 }
 
-/// What differs from how the orders were found.
+/// How a trial differs from the search that found the orders.
 #[derive(Clone, Copy)]
 struct AdviceTrial {
     /// How many times the memory limit.
     limit: f64,
     edges: Edges,
-    /// How long a collective takes, as a part of what it takes now.
+    /// The factor on the run times of collectives.
     communication: f64,
 }
 
-/// A trial, and which part of all the work it is.
+/// A trial, and its share of all the work.
 #[derive(Clone, Copy)]
 struct Attempt {
     trial: AdviceTrial,
@@ -176,7 +178,7 @@ struct Attempt {
     until: f64,
 }
 
-/// What came of a trial.
+/// The result of a trial.
 struct AdviceTried {
     step_time: Nanos,
     /// The entry in its order.
@@ -193,11 +195,11 @@ struct AdviceSearch<'a, T> {
     case: &'a AdviceCase<'a, T>,
     /// The step as it is.
     step: Nanos,
-    /// The step as a better order makes it, if that is worth a line.
+    /// The step in a better order, if that is worth a line.
     base: Nanos,
     /// The entry in that order.
     better: Option<Simulation>,
-    /// Which part of the work is done.
+    /// The fraction of the work that is done.
     at: f64,
     /// Orders of all units that were found on the way.
     known: Vec<Vec<Order>>,
@@ -222,16 +224,16 @@ impl<T> AdviceSearch<'_, T> {
         Advice { lever, from, saves, step_time: from - saves, is_at_most: true }
     }
 
-    /// The entry in the order that lines are compared with.
+    /// The entry in the order that savings are relative to.
     fn simulation(&self) -> Option<&Simulation> {
         let own = self.case.decided.last().map(|entry| &entry.result.simulation);
         self.better.as_ref().or(own)
     }
 
-    /// What an option of the command changes.
+    /// Advice that an option of the command carries out.
     fn by_option(&mut self) -> Vec<Advice> {
         let mut lines = Vec::new();
-        // Beside a search that was not made yet, the others count with what they save more.
+        // If a search is advised as well, the others count only what they save beyond it.
         if !self.case.is_searched
             && let Some(tried) = self.try_out(self.plain(), 0.2)
         {
@@ -264,7 +266,7 @@ impl<T> AdviceSearch<'_, T> {
         lines
     }
 
-    /// What only a change of the program or of the hardware changes.
+    /// Advice that needs a change to the program or to the hardware.
     fn by_hand(&mut self) -> Vec<Advice> {
         let stalled = self.simulation().map_or(Vec::new(), stalled).into_iter();
         let mut lines: Vec<Advice> =
@@ -333,12 +335,12 @@ impl<T> AdviceSearch<'_, T> {
         Some(self.line(Lever::Memory { budget: found.budget, more }, found.step_time))
     }
 
-    /// Whether a trial could save enough, as far as is known without a search.
+    /// Whether a trial could save enough, judging without a search.
     fn could_save(&self, trial: AdviceTrial) -> bool {
         self.gap(trial).is_none_or(|gap| gap.0 > self.step.0 * LEAST)
     }
 
-    /// How far a program of one unit is from what no order can beat.
+    /// How far a program of one unit is from its lower bound.
     fn gap(&self, trial: AdviceTrial) -> Option<Nanos> {
         let [only] = self.case.decided else { return None };
         let limit = self.limit(&only.priced, trial);
@@ -354,7 +356,7 @@ impl<T> AdviceSearch<'_, T> {
         Bytes((limit.max(own).0 as f64 * trial.limit) as i64)
     }
 
-    /// A quick search for orders of all units; what part of the work is done by then is shown.
+    /// A quick search for orders of all units; reports progress.
     fn try_out(&mut self, trial: AdviceTrial, until: f64) -> Option<AdviceTried> {
         let from = std::mem::replace(&mut self.at, until);
         if self.is_long() || (self.case.progress)(from).is_break() {
@@ -476,7 +478,7 @@ impl<T> AdviceSearch<'_, T> {
     }
 }
 
-/// What compute stands still for in ways that no order changes, in one run of the entry.
+/// Stalls of compute that no order changes, in one run of the entry.
 fn stalled(simulation: &Simulation) -> Vec<(Lever, Nanos)> {
     let mut exposures: Vec<&Exposure> = simulation.exposures.iter().collect();
     exposures.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));

@@ -1,7 +1,7 @@
 //! The same program on every rank, with the same run times.
 //!
-//! Ranks that estimate for themselves decide differently and then hang. Aligned, every operation has
-//! the lower median of all ranks' estimates: a value that some rank did measure.
+//! Ranks that estimate run times on their own come to different decisions, and hang. Aligned, every
+//! operation has the lower median of all ranks' estimates: a value that some rank did measure.
 
 use serde_json::Value;
 use thiserror::Error;
@@ -13,7 +13,8 @@ use crate::units::Nanos;
 /// Where two ranks' programs first differ.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same program"
+    "{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same \
+     program"
 )]
 #[non_exhaustive]
 pub struct RankDifference {
@@ -234,7 +235,7 @@ impl<I: Id> Renaming<I> {
         Renaming { to: IdVec::filled(None, first), from: IdVec::filled(None, other) }
     }
 
-    /// Whether two may be the same one; if neither was met before, they are from now on.
+    /// Whether two may correspond; if neither has been seen before, they do from now on.
     fn agree(&mut self, first: I, other: I) -> bool {
         match (self.to[first], self.from[other]) {
             (None, None) => {

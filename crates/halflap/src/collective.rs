@@ -26,7 +26,7 @@ pub enum CollectiveKind {
     Gather,
     Scatter,
     Barrier,
-    /// From every rank to another one, as pairs say.
+    /// From every rank to one other rank, by a list of pairs.
     Permute,
     /// An all-to-all whose parts differ in size.
     RaggedAllToAll,
@@ -122,7 +122,7 @@ impl CollectiveKind {
         matches!(self, CollectiveKind::Send | CollectiveKind::Recv)
     }
 
-    /// Whether ranks may rightly have other sizes.
+    /// Whether sizes may differ between ranks.
     pub fn uneven(self) -> bool {
         use CollectiveKind as K;
         matches!(
@@ -131,10 +131,10 @@ impl CollectiveKind {
         )
     }
 
-    /// How often each byte passes the bus of a rank where `ranks` form a ring. The size divided by
+    /// How many times each byte crosses a rank's bus if `ranks` form a ring. The size divided by
     /// the time, multiplied by this, is the bus bandwidth of nccl-tests, which can be compared with
-    /// a link's whatever the collective. `None` where ranks exchange nothing, or it is not known
-    /// how.
+    /// a link's bandwidth for any collective. `None` if ranks exchange nothing, or if it is not
+    /// known how.
     pub fn bus_factor(self, ranks: u32) -> Option<f64> {
         use CollectiveKind as K;
         let once = f64::from(ranks.max(2) - 1) / f64::from(ranks.max(2));
@@ -161,7 +161,7 @@ impl CollectiveKind {
     }
 }
 
-/// What a collective combines with.
+/// The reduction of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -171,9 +171,9 @@ pub enum Reduction {
     Min,
     Product,
     Average,
-    /// Another function: two of these need not be the same.
+    /// Another function: two of these need not be equal.
     Other,
-    /// It combines nothing.
+    /// No reduction.
     None,
 }
 
@@ -236,20 +236,20 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// What a collective carries, as one rank sees it.
+/// The data of a collective, as one rank sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
-    /// Of what type, where that is known and the same for all of it.
+    /// The element type, where it is known and the same for all data.
     pub dtype: Option<Dtype>,
-    /// What goes in.
+    /// The input.
     pub input: Bytes,
-    /// What comes out.
+    /// The output.
     pub output: Bytes,
 }
 
 impl Payload {
-    /// Of a collective of which only the larger of input and output is known: a kind and the number
-    /// of ranks say what the other is.
+    /// For a collective of which only the larger of input and output is known: kind and number of
+    /// ranks determine the other.
     pub fn of_larger(kind: CollectiveKind, ranks: u32, larger: Bytes) -> Payload {
         let part = Bytes(larger.0 / i64::from(ranks.max(1)));
         let (input, output) = match kind {
@@ -260,7 +260,7 @@ impl Payload {
         Payload { dtype: None, input, output }
     }
 
-    /// The larger of what goes in and what comes out.
+    /// The larger of input and output.
     pub fn larger(&self) -> Bytes {
         self.input.max(self.output)
     }

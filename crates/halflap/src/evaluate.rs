@@ -47,14 +47,14 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Runs an order.
+    /// Evaluates an order.
     pub fn of(setup: Setup<'_>, order: Order) -> Evaluation {
         let simulation = simulate(setup.graph, order.as_slice(), setup.machine);
         let memory = Timeline::of(setup.graph, &order);
         Evaluation { order, simulation, memory }
     }
 
-    /// When everything has ended.
+    /// The end of the step.
     pub fn step_time(&self) -> Nanos {
         self.simulation.step_time
     }
@@ -64,13 +64,13 @@ impl Evaluation {
         self.simulation.exposed()
     }
 
-    /// The most that is ever alive.
+    /// The peak memory.
     pub fn peak(&self) -> Bytes {
         self.memory.peak
     }
 }
 
-/// One of two that are compared: an order of a program, evaluated.
+/// One side of a comparison: an evaluated order of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
     /// The program, and what it runs on.

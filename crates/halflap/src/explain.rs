@@ -1,4 +1,4 @@
-//! Why communication is still exposed, and who owns the peak.
+//! Why communication is still exposed, and what makes up the peak.
 
 use crate::evaluate::{Evaluation, Setup};
 use crate::graph::{Edges, Graph, OpKind};
@@ -12,11 +12,11 @@ use crate::units::{Bytes, Nanos};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What no order can beat, of those that keep the same edges.
+    /// The lower bound for orders that keep the same edges.
     pub bound: Bound,
     /// The exposed collectives, the most exposed first.
     pub held: Vec<Held>,
-    /// Where most memory is alive.
+    /// The memory peak.
     pub peak: Peak,
 }
 
@@ -26,9 +26,9 @@ pub struct Explanation {
 pub struct Held {
     /// The collective.
     pub collective: OpId,
-    /// For how long it is waited for.
+    /// How long compute waits for it.
     pub exposed: Nanos,
-    /// Who waits for it; the collective itself if it ends the step or is synchronous.
+    /// The operation that waits; the collective itself if it ends the step or is synchronous.
     pub at: OpId,
     /// What holds it.
     pub by: Holder,
@@ -37,13 +37,13 @@ pub struct Held {
 /// What keeps a collective from being hidden.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holder {
-    /// The step is as short as any can be: its exposure costs nothing that could be saved.
+    /// The step is at its lower bound: this exposure costs nothing that could be saved.
     Optimal,
-    /// Issued at another place, within the limit, the step would be shorter by this much.
+    /// Issued elsewhere, within the limit, it would shorten the step by this much.
     Misplaced(Nanos),
-    /// Its wait at a later place, within the limit, and the step would be shorter by this much.
+    /// Waited for later, within the limit, it would shorten the step by this much.
     WaitMisplaced(OpId, Nanos),
-    /// Issued earlier it would cost less, but so many bytes more than the limit would then be alive.
+    /// Issued earlier it would cost less, but would exceed the limit by this much.
     Memory(Bytes),
     /// Its stream is busy with this collective until it starts.
     Stream(OpId),
@@ -51,12 +51,12 @@ pub enum Holder {
     Operation(OpId),
     /// It blocks: no wait belongs to it.
     Synchronous,
-    /// The order of collectives is kept. Moving it or its wait alone helps only where that breaks the
-    /// order, and then makes the step shorter by this much, within the limit.
+    /// The order of collectives is kept. Moving it or its wait alone helps only where that breaks
+    /// the order, and then makes the step shorter by this much, within the limit.
     KeptOrder(Nanos),
-    /// No gain was found in moving it earlier or its wait later, with all else as it is.
+    /// Moving it earlier, or its wait later, gains nothing with all else unchanged.
     NothingGained,
-    /// So many others expose more that it was not looked at.
+    /// Not examined: many others are more exposed.
     NotExamined,
 }
 
@@ -64,35 +64,35 @@ pub enum Holder {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Peak {
-    /// How much is alive.
+    /// The bytes alive.
     pub bytes: Bytes,
-    /// While which operation runs; `None` for an empty program.
+    /// The operation that runs then; `None` for an empty program.
     pub at: Option<OpId>,
     /// The largest buffers alive there, the largest first.
     pub owners: Vec<BufId>,
 }
 
-/// How many buffers are named as owners of the peak.
+/// How many of the largest buffers at the peak are named.
 const OWNERS: usize = 5;
 
-/// How many collectives are examined, times the operations of the program: each takes time in
-/// proportion to it, and thousands of them would not be read.
+/// How many collectives are examined, times the length of the program: examining one takes time in
+/// proportion to that, and nobody reads thousands of explanations.
 const WORK: usize = 20_000_000;
 
-/// So many are examined however long the program is.
+/// At least this many are examined, however long the program is.
 const LEAST_EXAMINED: usize = 20;
 
-/// What an order is measured against.
+/// The limits that an order is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// The most that may be alive.
+    /// The memory limit.
     pub memory: Bytes,
-    /// What no order can beat: [`crate::simulate::lower_bound`], which takes its time. The edges that it
-    /// is for are those that the order keeps, and that operations are tried at other places with.
+    /// The lower bound ([`crate::simulate::lower_bound`]), which is expensive. It is for the edges
+    /// that the order keeps; only places that keep these edges are tried.
     pub bound: Bound,
 }
 
-/// Explains an order. The bound that it is measured against takes its time, and can be used again.
+/// Explains an order. The bound is an argument because it is expensive and can be reused.
 ///
 /// ```
 /// use halflap::cost::Times;
@@ -153,7 +153,8 @@ struct Inquiry<'a> {
 }
 
 impl Inquiry<'_> {
-    /// Tries a collective earlier and its wait later; where neither helps, says what it starts after.
+    /// Tries the collective earlier and its wait later; if neither helps, says what delays its
+    /// start.
     fn holder(&self, probe: &mut Probe<'_>, held: &Held, edges: Edges) -> Holder {
         if self.graph.kind(held.collective) == OpKind::SyncCollective {
             return Holder::Synchronous;
@@ -175,8 +176,8 @@ impl Inquiry<'_> {
         if let Some(other) = self.stream_busy_until(start, collective) {
             return Holder::Stream(other);
         }
-        // Through a multi-output it needs another collective, not the multi-output. A collective that
-        // only had to be issued before it is not waited for.
+        // Through a multi-output it needs another collective, not the multi-output. A collective
+        // that only had to be issued before it is not waited for.
         let gated_by = self.graph.gated_by(collective).iter();
         let preds = self.graph.preds(collective, Edges::Real).iter();
         let ran = preds.filter(|&&pred| self.graph.kind(pred) != OpKind::AsyncCollective);
@@ -185,7 +186,7 @@ impl Inquiry<'_> {
         until_start.map_or(Holder::NothingGained, Holder::Operation)
     }
 
-    /// The collective on the same stream that ends just when this one starts.
+    /// The collective on the same stream that ends when this one starts.
     fn stream_busy_until(&self, start: Nanos, collective: OpId) -> Option<OpId> {
         let streams = &self.machine.streams;
         let before = &self.order.as_slice()[..self.order.pos(collective).index()];
@@ -199,7 +200,7 @@ impl Inquiry<'_> {
     }
 }
 
-/// What a collective or its wait would save at a place that only the order of collectives bars.
+/// What moving a collective or its wait would save where only the order of collectives forbids it.
 fn free_would_save(probe: &mut Probe<'_>, held: &Held) -> Option<Nanos> {
     let by_wait = held.wait().map_or(Nanos::ZERO, |wait| probe.worth_free(wait, Side::Later).saved);
     let saved = probe.worth_free(held.collective, Side::Earlier).saved.max(by_wait);
@@ -207,7 +208,7 @@ fn free_would_save(probe: &mut Probe<'_>, held: &Held) -> Option<Nanos> {
 }
 
 impl Held {
-    /// Who waits for it, if it does not just end the step.
+    /// The operation that waits for it, unless it merely ends the step.
     fn wait(&self) -> Option<OpId> {
         Some(self.at).filter(|&at| at != self.collective)
     }

@@ -12,11 +12,11 @@ use std::ops::{Index, IndexMut, Range};
 pub trait Id: Copy + Ord + fmt::Debug {
     /// The id of the entry at `index`.
     fn from_index(index: usize) -> Self;
-    /// Where this id's entry stands.
+    /// The index of this id's entry.
     fn index(self) -> usize;
 }
 
-/// Makes types of ids: numbers that index one kind of table.
+/// Defines id types.
 #[macro_export]
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
@@ -51,7 +51,7 @@ ids! {
     BufId
     /// A process group.
     GroupId
-    /// A communication stream: one for process groups that must not communicate at once.
+    /// A communication stream: process groups that must not communicate concurrently share one.
     StreamId
     /// A place in an order.
     Pos
@@ -192,7 +192,7 @@ impl<I: Id, T: Copy> Csr<I, T> {
             starts[index + 1] += starts[index];
         }
         let mut next = starts.clone();
-        // Every place is written once more: each has one pair.
+        // Every slot is written exactly once more: there is one pair for each.
         let mut items: Vec<T> = pairs.clone().map(|(_, item)| item).collect();
         for (id, item) in pairs {
             let slot = &mut next[id.index()];

@@ -39,13 +39,13 @@ impl std::error::Error for Unknown {}
 
 /// The known name that was probably meant, if one is near enough.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // What differs more in length alone cannot be near; long names would cost the most.
+    // A larger difference in length alone rules a name out; long names would cost the most.
     let known = known
         .filter(|right| 2 * right.chars().count().abs_diff(name.chars().count()) <= right.len());
-    // Of two that are as near, people meant the one that begins as they began.
+    // Of two names at the same distance, prefer the one with the longer common prefix.
     let best =
         known.map(|right| (distance(name, right), Reverse(shared(name, right)), right)).min();
-    // A name that shares less than half of its letters was not a slip of the pen.
+    // A name with less than half of its letters in common was not a typo.
     best.filter(|(distance, _, right)| 2 * distance <= right.len()).map(|(_, _, right)| right)
 }
 

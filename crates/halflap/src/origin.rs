@@ -1,11 +1,11 @@
-//! What became of a program's operations and buffers.
+//! Which old operations and buffers those of a rewritten program stand for.
 
 use std::collections::BTreeMap;
 
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, IdVec, OpId};
 
-/// What an operation of the new program is there for.
+/// The role of an operation in the new program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It is an operation of the old program.
@@ -28,7 +28,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// In a word.
+    /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Part::Kept => "kept",
@@ -44,7 +44,7 @@ impl Part {
 /// Where an operation of the new program comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// What it is there for.
+    /// Its role.
     pub part: Part,
     /// The old operations that it represents, ascending; at least one.
     pub of: Vec<OpId>,
@@ -60,7 +60,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of a program that is as it was.
+    /// For an unchanged program.
     pub fn unchanged(graph: &Graph) -> Origin {
         Origin {
             ops: graph.ops().map(|op| Source { part: Part::Kept, of: vec![op] }).collect(),
@@ -68,10 +68,10 @@ impl Origin {
         }
     }
 
-    /// What the names in two programs claim: an operation with an old name is the old one, or a copy in
-    /// place of a wait; a collective that lists old ones is made of them, and what begins with its name
-    /// belongs to it; `op1.p2` is the second piece of `op1`. It is only a claim:
-    /// [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
+    /// The origin that the names in two programs claim: an operation with an old name is the old
+    /// one, or a copy in place of a wait; a collective that lists old ones is made of them, and
+    /// operations whose names begin with its name belong to it; `op1.p2` is the second piece of
+    /// `op1`. It is only a claim: [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
     pub fn by_names(before: &Graph, after: &Graph) -> Origin {
         let names = MergedNames::of(before, after);
         let buffers_by_name: BTreeMap<&str, BufId> =
@@ -116,8 +116,8 @@ impl Origin {
         }
     }
 
-    /// For each of this many old operations the new one that does what it did: itself, the merged
-    /// collective of a member, the copy or the wait in place of a wait.
+    /// For each of this many old operations the new one that replaces it: itself, the merged
+    /// collective of a member, or the copy or wait in place of a wait.
     pub fn carriers(&self, old: usize) -> IdVec<OpId, Option<OpId>> {
         let rank = |part: Part| match part {
             Part::Kept | Part::Merged | Part::Piece { .. } => 0,
@@ -215,7 +215,7 @@ impl<'a> MergedNames<'a> {
         self.merged.get(of).map(|members| (members.as_slice(), ending))
     }
 
-    /// What a copy stands for: a collective, and the wait whose place it has.
+    /// What a copy stands for: a collective, and the wait that it replaces.
     fn copied(&self, old: OpId) -> Vec<OpId> {
         if self.before.kind(old) != OpKind::Wait {
             return vec![old];
@@ -229,7 +229,7 @@ impl<'a> MergedNames<'a> {
         made_by.into_iter().chain([old]).collect()
     }
 
-    /// The waits of members in whose place there is a copy now.
+    /// The waits of members that a copy replaces.
     fn replaced(&self, members: &[OpId]) -> Vec<OpId> {
         let waits = members
             .iter()

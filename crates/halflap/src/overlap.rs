@@ -11,7 +11,7 @@
 //! two rules, which differ from it and from each other; they are spelled out at
 //! `torch_of_collective` and `torch_of_wait`.
 //!
-//! A measurement costs the length of its window.
+//! A measurement costs time in proportion to its window.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::ids::{Id, IdVec, OpId, Pos};
 use crate::order::Order;
 use crate::units::Nanos;
 
-/// Whether a pass behaves as torch's does, defects included, or as it was meant.
+/// Whether a pass behaves exactly as torch's does, bugs included, or as it was meant to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fidelity {
     /// Exactly as torch 2.10 does (`simple_overlap`: torch 2.15).
@@ -30,7 +30,7 @@ pub enum Fidelity {
     Fixed,
 }
 
-/// The run times that count, and by which rule.
+/// The run times that count, and the rule.
 #[derive(Clone, Debug)]
 pub struct Overlap<'g> {
     graph: &'g Graph,
@@ -50,7 +50,7 @@ struct After<'a> {
     readers: &'a [OpId],
 }
 
-/// What hides a collective.
+/// How much of a collective is hidden.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Hiding {
@@ -72,7 +72,7 @@ struct HidingWindow {
 }
 
 impl Hiding {
-    /// What is left of the collective; negative where there is compute to spare.
+    /// The exposed part of the collective; negative if there is compute to spare.
     #[inline]
     pub fn exposed(&self) -> Nanos {
         self.comm_time - self.comp_time
@@ -92,7 +92,7 @@ impl<'g> Overlap<'g> {
         }
     }
 
-    /// An operation's run time.
+    /// The run time of an operation.
     #[inline]
     pub fn time(&self, op: OpId) -> Nanos {
         self.times[op]
@@ -150,7 +150,7 @@ impl<'g> Overlap<'g> {
         let Range { start, end } = window.places;
         let (at, next) = (order.pos(neighbour), Pos::from_index(order.pos(neighbour).index() + 1));
         window.places = match is_wait {
-            // Something ended the window before.
+            // The window had ended before.
             true if end != at => return,
             true => start..next,
             false => at..end,
@@ -247,7 +247,7 @@ impl<'g> Overlap<'g> {
         let depends_on = self.graph.preds(wait, Edges::All).iter().copied();
         let collective = depends_on.filter(before).max_by_key(|&op| order.pos(op));
         let window = self.torch_window_of_wait(order, wait, collective);
-        // Backwards, as torch adds.
+        // Backwards, the order in which torch adds.
         let ops = order.slice(window.places.clone()).iter().rev();
         Hiding {
             of: wait,

@@ -1,5 +1,5 @@
-//! Randomness that is the same on every machine: no logarithm or exponential of a system's library
-//! decides anything here.
+//! Randomness that is the same on every machine: no logarithm or exponential of a system library is
+//! involved.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Nearly exponentially distributed with mean 1: the binary logarithm of a random number, with
-    /// straight lines between the powers of two.
+    /// Nearly exponentially distributed with mean 1: the binary logarithm of a random number,
+    /// interpolated linearly between powers of two.
     pub(crate) fn exponential(&mut self) -> f64 {
         let bits = self.next();
         let zeros = bits.leading_zeros().min(62);
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// `2^-exponent`, with straight lines between whole exponents.
+/// `2^-exponent`, interpolated linearly between integer exponents.
 pub(crate) fn halved(exponent: f64) -> f64 {
     let whole = exponent.floor();
     let start = (0..whole as u32).fold(1.0, |value: f64, _| value * 0.5);

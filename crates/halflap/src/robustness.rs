@@ -1,7 +1,7 @@
-//! How robust a gain is: both orders once more, with everything a little different.
+//! How robust a gain is: both orders simulated again under variations.
 //!
-//! Estimates are off, communication slows compute down, and ranks do not keep step. An order that
-//! wins only where all estimates are right is not worth having.
+//! Estimates are off, communication slows compute down, and ranks drift apart. An order that wins
+//! only if all estimates are exact is not worth having.
 
 use crate::evaluate::Side;
 use crate::graph::{Graph, OpKind};
@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::simulate::{Machine, simulate};
 use crate::units::Nanos;
 
-/// What is different in a trial.
+/// What a trial varies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Variation {
@@ -27,7 +27,7 @@ pub enum Variation {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RobustnessTrial {
-    /// What is different.
+    /// What is varied.
     pub variation: Variation,
     /// The step time of the order before.
     pub before: Nanos,
@@ -55,8 +55,8 @@ impl Robustness {
         Robustness::tried(&before, &TriedOrder { order: after, ..before })
     }
 
-    /// Tries a changed program against the one before: an operation that stands for others varies as
-    /// they do.
+    /// Compares a changed program with the one before: an operation that stands for others varies
+    /// as they do.
     pub fn between(before: Side<'_>, after: Side<'_>, origin: &Origin) -> Robustness {
         let old = |seed| factors(seed, before.setup.graph.len());
         let new = |seed| {
@@ -79,7 +79,7 @@ impl Robustness {
         Robustness { trials: variations.map(trial).collect() }
     }
 
-    /// The smallest and the largest part of the step that is saved; negative is lost.
+    /// The smallest and the largest fraction of the step that is saved; negative if lost.
     pub fn range(&self) -> (f64, f64) {
         let saved = |trial: &RobustnessTrial| match 1.0 - trial.after.0 / trial.before.0 {
             saved if saved.abs() > 1e-9 => saved,

@@ -11,14 +11,14 @@ use crate::pass::{LedgerCheck, NoWatch, Options, Pass, PassOutcome, Runner, Slid
 use crate::units::Bytes;
 use crate::verify::{self, Demands, OrderEdges, Violation};
 
-/// What is to be done.
+/// A request for a schedule.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The passes, one after the other.
     pub passes: Vec<Pass>,
     /// How they behave.
     pub options: Options,
-    /// Hold the ledger against the full account after every swap.
+    /// Compare the ledger with the full account after every swap.
     pub check_memory: bool,
 }
 
@@ -30,8 +30,8 @@ impl Request {
     }
 }
 
-/// Sees a schedule being made. The library has no clock and no terminal: callers measure and show
-/// progress here.
+/// Observes the making of a schedule. The library has no clock and no terminal: callers measure and
+/// show progress here.
 pub trait Observer {
     /// A pass is about to run.
     fn pass_started(&mut self, _pass: Pass) {}
@@ -81,7 +81,7 @@ pub struct PassRun {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The ledger is not what it should be.
+    /// The ledger is wrong.
     #[error("{}: the memory ledger does not hold after a swap", pass.name())]
     Ledger {
         /// The pass that ran.
@@ -152,7 +152,7 @@ impl PassStep<'_> {
         Ok((order, PassRun { pass, moves, slides, peak, exceeded_limit }))
     }
 
-    /// Proves what the pass promises; gives the peak, and the limit if it is exceeded. That torch
+    /// Proves what the pass promises; returns the peak, and the limit if it is exceeded. That torch
     /// exceeds its own budget is a fact to report, not a bug.
     fn prove(&self, order: &Order) -> Result<(Bytes, Option<Bytes>), Failure> {
         let promise = self.pass.promise(&self.request.options);

@@ -1,5 +1,5 @@
-//! Units as types: times are [`Nanos`], sizes are [`Bytes`], work is [`Flops`]; a rate turns work or a
-//! size into a time.
+//! Units as types: times are [`Nanos`], sizes are [`Bytes`], work is [`Flops`]; a rate turns work
+//! or a size into a time.
 
 use std::fmt;
 use std::iter::Sum;
@@ -38,13 +38,13 @@ pub struct FlopRate(pub f64);
 pub struct Bandwidth(pub f64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Nanos = Nanos(0.0);
 
     /// No run time is longer (292 years), so that no sum of them can overflow.
     pub const LONGEST: Nanos = Nanos(9.2e18);
 
-    /// So many microseconds, as data sheets give latencies.
+    /// A time in microseconds, the unit of latencies in data sheets.
     pub const fn micros(micros: f64) -> Nanos {
         Nanos(micros * 1e3)
     }
@@ -63,19 +63,19 @@ impl Nanos {
 }
 
 impl FlopRate {
-    /// So many TFLOP/s, as data sheets give them.
+    /// A rate in TFLOP/s, the unit of data sheets.
     pub const fn teras(teras: f64) -> FlopRate {
         FlopRate(teras * 1e12)
     }
 }
 
 impl Bandwidth {
-    /// So many GB/s (10^9 bytes), as data sheets give them.
+    /// A bandwidth in GB/s (10^9 bytes), the unit of data sheets.
     pub const fn gigas(gigas: f64) -> Bandwidth {
         Bandwidth(gigas * 1e9)
     }
 
-    /// The narrower of two.
+    /// The smaller of two.
     pub fn min(self, other: Bandwidth) -> Bandwidth {
         Bandwidth(self.0.min(other.0))
     }
@@ -215,7 +215,7 @@ impl fmt::Display for FlopRate {
     }
 }
 
-/// As data sheets give rates: with powers of a thousand.
+/// With powers of a thousand, as in data sheets.
 fn decimal(value: f64, unit: &str) -> String {
     let (scale, prefix) = match value.abs() {
         v if v >= 1e18 => (1e18, "E"),

@@ -1,7 +1,8 @@
 //! The verifier: proves an order, or says what is wrong with it.
 //!
-//! It shares nothing with the passes but the graph: edges, lifetimes and the peak are worked out
-//! here once more, from the graph's own tables, in the plainest way. Cost: the size of the graph.
+//! It shares nothing with the passes but the graph: edges, lifetimes and the peak are computed
+//! again here, from the graph's own tables, in the simplest way. Cost: linear in the size of the
+//! graph.
 
 use thiserror::Error;
 
@@ -9,7 +10,7 @@ use crate::graph::{DepKinds, Graph};
 use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::units::Bytes;
 
-/// What an order is held to, beyond what every order must keep.
+/// Demands on an order, beyond what every order must satisfy.
 ///
 /// ```
 /// use halflap::units::Bytes;
@@ -41,7 +42,7 @@ pub enum OrderEdges<'a> {
     Free,
     /// All.
     Kept,
-    /// Those that this order kept: a pass is not responsible for its input.
+    /// Those that this order kept: a pass is not responsible for violations in its input.
     KeptSince(&'a [OpId]),
 }
 
@@ -68,7 +69,10 @@ pub enum Violation {
     EdgeBroken { node: String, needs: String, buffer: String, kind: &'static str },
     #[error("wait '{wait}' runs before its collective '{collective}'")]
     WaitTooEarly { wait: String, collective: String },
-    #[error("peak memory is {} bytes, at node '{node}': {} bytes over the limit of {}", peak.0, peak.0 - limit.0, limit.0)]
+    #[error(
+        "peak memory is {} bytes, at node '{node}': {} bytes over the limit of {}",
+        peak.0, peak.0 - limit.0, limit.0
+    )]
     PeakAboveLimit { peak: Bytes, limit: Bytes, node: String },
 }
 

@@ -152,7 +152,7 @@ fn missing_and_mistyped_fields_name_their_node() {
     );
     check(
         |g| g["nodes"][3]["deps"][0]["kinds"] = json!([]),
-        "node 'w' needs buffer 'y' for no reason: kinds must hold data, weak, issued or order",
+        "node 'w' needs buffer 'y' with no kind: kinds must hold data, weak, issued or order",
     );
     check(
         |g| g["groups"]["g"] = json!([0]),
@@ -188,7 +188,7 @@ fn names_used_twice_or_unknown() {
     );
     check(
         |g| g["nodes"][3]["deps"][0]["buffer"] = json!("q"),
-        "node 'w' needs buffer 'q', which no node makes and no input is",
+        "node 'w' needs buffer 'q', which is neither an output of a node nor an input",
     );
     check(
         |g| g["buffers"][0]["users"] = json!(["c", "q"]),
@@ -221,11 +221,11 @@ fn an_order_that_cannot_run() {
     );
     check(
         |g| g["nodes"][0]["deps"] = json!([{ "buffer": "y", "kinds": ["order"] }]),
-        "the dependencies go in a circle: a -> c -> a; a program has none",
+        "the dependencies form a cycle: a -> c -> a; a program has none",
     );
     check(
         |g| g["nodes"][0]["deps"] = json!([{ "buffer": "x", "kinds": ["data"] }]),
-        "the dependencies go in a circle: a -> a; a program has none",
+        "the dependencies form a cycle: a -> a; a program has none",
     );
     check(
         |g| g["buffers"][1]["users"] = json!([]),
@@ -440,7 +440,7 @@ fn a_long_circle_is_found_at_once_and_abridged() {
         .collect();
     let graph = json!({ "format": "halflap.graph/1", "groups": {}, "nodes": nodes, "buffers": buffers, "inputs": [] });
     let said = read_graph(graph.to_string().as_bytes()).unwrap_err().to_string();
-    assert!(said.starts_with("the dependencies go in a circle: n0 -> n1 -> n2"), "{said}");
+    assert!(said.starts_with("the dependencies form a cycle: n0 -> n1 -> n2"), "{said}");
     assert!(said.contains("... (49985 more) ...") && said.len() < 400, "{said}");
 }
 

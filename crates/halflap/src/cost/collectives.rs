@@ -6,10 +6,10 @@
 //! and this is the sum for the best number of chunks. bench/link_fit.py fits the parameters to
 //! measurements with the same formula.
 //!
-//! Of the `n - 1` hops around a ring, one for each node but one goes over the network, where each
-//! rank of a node has its own card: all of them together carry what leaves the node, and never more
-//! than the link within it brings there. Where ranks communicate in pairs (all-to-all,
-//! point-to-point) each uses only its own card.
+//! Of the `n - 1` hops around a ring, one for each node but one crosses the network, where each
+//! rank of a node has its own card: together the cards carry what leaves the node, but never more
+//! than the link within the node delivers. Ranks that communicate in pairs (all-to-all,
+//! point-to-point) each use only their own card.
 
 use super::{Device, Link, Reach};
 use crate::collective::CollectiveKind;
@@ -27,29 +27,29 @@ pub(super) struct Fabric<'a> {
     pub(super) ranks_per_node: u32,
 }
 
-/// The shape of a collective, as far as time is concerned.
+/// The shape of a collective, as far as its time is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CollectiveShape {
     AllReduce,
     /// All-gather and reduce-scatter: once around the ring.
     Once,
     AllToAll,
-    /// From one to all or from all to one, piece behind piece.
+    /// From one to all or from all to one, pipelined.
     Chain,
     PointToPoint,
 }
 
-/// What a collective of one rank takes: nothing is sent.
+/// The time of a collective of one rank, which sends nothing.
 const ALONE: Nanos = Nanos::micros(6.6);
 
-/// A level of a tree takes as long as so many hops of a ring: it waits for two branches, and a ring
-/// has many hops under way at once.
+/// A level of a tree takes as long as this many hops of a ring: it waits for two branches, whereas
+/// a ring has many hops in flight at once.
 const TREE_LEVEL: f64 = 3.0;
 
-/// What two ranks take of a base. They were measured in a loop, so without the start of a program.
+/// The share of the base that two ranks take: they were measured in a loop, so without the launch.
 const PAIRWISE_BASE: f64 = 0.6;
 
-/// How much slower two ranks reach their bandwidth: fewer channels are theirs.
+/// How much more slowly two ranks reach their bandwidth: they have fewer channels.
 const PAIRWISE_RAMP: f64 = 4.0;
 
 /// How a group lies over nodes.
@@ -57,7 +57,7 @@ const PAIRWISE_RAMP: f64 = 4.0;
 struct GroupSpan {
     ranks: u32,
     nodes: u32,
-    /// The fewest ranks that it has in a node: the narrowest way out.
+    /// The fewest ranks that it has in any node: these have the least bandwidth out of it.
     fewest: u32,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Fabric<'a> {
 }
 
 impl Fabric<'_> {
-    /// How long a collective among `ranks` takes; `None` for one that is not known.
+    /// How long a collective among `ranks` takes; `None` for an unknown one.
     pub(super) fn time(&self, collective: &Collective, ranks: &[u32]) -> Option<Nanos> {
         let shape = CollectiveShape::of(collective.kind)?;
         let span = GroupSpan::new(collective.group_size, ranks, self.ranks_per_node);
@@ -105,7 +105,7 @@ impl Fabric<'_> {
         Some(base + self.latency(shape, span) + transfer + ramping)
     }
 
-    /// The link that all others wait for.
+    /// The bottleneck link.
     fn slowest(&self, span: GroupSpan) -> &Link {
         if span.nodes == 1 { self.within } else { self.across }
     }
@@ -123,7 +123,7 @@ impl Fabric<'_> {
         if span.nodes == 1 { within } else { within.min(self.across.bandwidth * cards) }
     }
 
-    /// The hops that follow one another.
+    /// The number of consecutive hops.
     fn latency(&self, shape: CollectiveShape, span: GroupSpan) -> Nanos {
         let (within, across) = (self.within.hop, self.across.hop);
         let ring = within * f64::from(span.ranks - span.nodes) + across * f64::from(span.nodes - 1);
@@ -135,14 +135,14 @@ impl Fabric<'_> {
             CollectiveShape::Once | CollectiveShape::Chain => ring,
             // There and back.
             CollectiveShape::AllReduce => ring.min(tree) * 2.0,
-            // Nobody waits for what a peer has from another.
+            // No rank waits for data that a peer first has to receive.
             CollectiveShape::AllToAll => ring * 0.5,
         }
     }
 }
 
 impl CollectiveShape {
-    /// `None` for what no model has.
+    /// `None` for kinds without a model.
     fn of(kind: CollectiveKind) -> Option<CollectiveShape> {
         match kind {
             CollectiveKind::AllReduce => Some(CollectiveShape::AllReduce),
@@ -166,7 +166,7 @@ impl CollectiveShape {
         }
     }
 
-    /// How often each byte of a collective passes the bus of a rank.
+    /// How many times each byte of a collective crosses a rank's bus.
     fn passes(self, ranks: u32, link: &Link) -> f64 {
         let once = f64::from(ranks - 1) / f64::from(ranks);
         match self {
@@ -178,7 +178,7 @@ impl CollectiveShape {
 }
 
 impl GroupSpan {
-    /// `size` ranks laid out as `ranks` says; where it says nothing, they are the first ones.
+    /// `size` ranks laid out as `ranks` says; if it is empty, the first ranks.
     fn new(size: u32, ranks: &[u32], per_node: u32) -> GroupSpan {
         // Avoids a division by zero if a device wrongly has no ranks per node.
         let per_node = per_node.max(1);
@@ -192,7 +192,7 @@ impl GroupSpan {
             Some(fewest) => (u32::try_from(counts.count()).unwrap_or(u32::MAX), fewest),
             None => (size.div_ceil(per_node), size.saturating_sub(1) % per_node + 1),
         };
-        // A group that says it has fewer ranks than it lists lies on no more nodes than ranks.
+        // A group that claims fewer ranks than it lists spans no more nodes than it has ranks.
         GroupSpan { ranks: size, nodes: nodes.clamp(1, size.max(1)), fewest }
     }
 }

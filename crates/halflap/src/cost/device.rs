@@ -12,24 +12,24 @@ use crate::units::{Bandwidth, FlopRate, Nanos};
 /// The parameters of a device and its links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
-    /// Its peak in dense bf16.
+    /// Peak throughput in dense bf16.
     pub peak: FlopRate,
-    /// The bandwidth of its memory.
+    /// Memory bandwidth.
     pub memory: Bandwidth,
-    /// What every kernel takes besides its work.
+    /// The fixed cost of every kernel.
     pub launch: Nanos,
     /// How many ranks, counted from rank 0, share a node.
     pub ranks_per_node: u32,
-    /// Whether that is merely what hosts usually have, so that a launcher knows better: not where a
-    /// file says it, nor where `nvlink` joins several hosts.
+    /// Whether that is only the usual number for a host, so that a launcher knows better: not if a
+    /// file gives it, nor if `nvlink` connects several hosts.
     pub is_usual: bool,
-    /// What joins the ranks of a node.
+    /// The link within a node.
     pub nvlink: Link,
-    /// What joins nodes.
+    /// The link between nodes.
     pub network: Link,
 }
 
-/// What a kernel takes besides its work, where a file does not say: what launching one takes.
+/// The fixed cost of a kernel if a file gives none: the time of a launch.
 const LAUNCH: Nanos = Nanos::micros(2.5);
 
 /// The fields that a file must have.
@@ -97,8 +97,8 @@ impl Device {
         Device::of(&Fields::read(bytes)?)
     }
 
-    /// The device of a file as one line of JSON, however its fields are spaced and sorted: equal text
-    /// is the same device.
+    /// The device of a file as one line of JSON, however its fields are spaced and sorted: equal
+    /// text is the same device.
     pub fn tidied(bytes: &[u8]) -> Result<String, DeviceError> {
         let mut fields = Fields::read(bytes)?;
         Device::of(&fields)?;
@@ -160,7 +160,7 @@ impl Fields {
         }
     }
 
-    /// A rate, above zero, because it divides.
+    /// A rate; above zero, because it is a divisor.
     fn rate(&self, field: &'static str) -> Result<f64, DeviceError> {
         let given =
             GivenField { field, value: self.required(field)?, right: "a number above zero" };
@@ -190,7 +190,7 @@ impl Fields {
         }
     }
 
-    /// How often the bytes of an all-reduce pass a link, optional.
+    /// How many times the bytes of an all-reduce cross a link; optional.
     fn passes(&self, field: &'static str, otherwise: f64) -> Result<f64, DeviceError> {
         let Some(value) = self.get(field) else { return Ok(otherwise) };
         let given = GivenField { field, value, right: "a number from 1 to 2" };
@@ -209,7 +209,7 @@ impl Fields {
     }
 }
 
-/// What a file gives for a field, and what would be right.
+/// The value of a field in a file, and what would be right.
 struct GivenField<'a> {
     field: &'static str,
     value: &'a Value,
@@ -385,7 +385,7 @@ mod tests {
             "{missing}"
         );
         let twice = said("launch_us", "name");
-        assert!(twice.starts_with("not a device: 'name' stands there twice at line 2"), "{twice}");
+        assert!(twice.starts_with("not a device: 'name' is there twice at line 2"), "{twice}");
         let list = Device::read(b"[1]").unwrap_err().to_string();
         assert!(
             list.starts_with("not a device: invalid type: sequence, expected an object"),

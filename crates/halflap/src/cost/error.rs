@@ -11,24 +11,29 @@ use crate::import::ImportError;
 #[non_exhaustive]
 pub enum CostError {
     #[error(
-        "node '{node}' has no run time (runtime_ns is null): model it with --device (or --link, for collectives alone), or measure it and give --profile"
+        "node '{node}' has no run time (runtime_ns is null): model it with --device (or --link, \
+         for collectives alone), or measure it and give --profile"
     )]
     NotGiven { node: String },
     #[error(
-        "node '{node}' has no run time, and neither flops nor bytes to model one from: give it one of the three, or its time in --profile"
+        "node '{node}' has no run time, and neither flops nor bytes to model one from: give it \
+         one of the three, or its time in --profile"
     )]
     NoFigures { node: String },
     #[error(
-        "node '{node}' has no run time, and --link models collectives alone: add --device, or give its time in --profile"
+        "node '{node}' has no run time, and --link models collectives alone: add --device, or \
+         give its time in --profile"
     )]
     OnlyCollectives { node: String },
     #[error(
-        "node '{node}' has no run time, and its operation '{op}' cannot be modelled: known are {}; give its time in --profile",
+        "node '{node}' has no run time, and its operation '{op}' cannot be modelled: known are \
+         {}; give its time in --profile",
         super::collectives::modelled()
     )]
     UnknownCollective { node: String, op: String },
     #[error(
-        "node '{node}' would take more than 292 years: its size or the device's rates cannot be right"
+        "node '{node}' would take more than 292 years: its size or the device's rates cannot be \
+         right"
     )]
     TooLong { node: String },
     #[error(transparent)]
@@ -43,7 +48,8 @@ pub enum ProfileError {
     #[error("not a profile: {0}; it must be a JSON object of node names and nanoseconds")]
     NotAnObject(String),
     #[error(
-        "not a profile in XLA's text form: {problem} at line {line} column {column}; it must hold costs {{ name: \"...\" cost_us: ... }}"
+        "not a profile in XLA's text form: {problem} at line {line} column {column}; it must hold \
+         costs {{ name: \"...\" cost_us: ... }}"
     )]
     NotText { line: usize, column: usize, problem: &'static str },
     #[error("field '{field}': {value}; it must be {right}")]
@@ -61,7 +67,10 @@ pub enum ProfileError {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum DeviceError {
-    #[error("not a device: {problem}; it must be a JSON object with {}", super::device::REQUIRED.join(", "))]
+    #[error(
+        "not a device: {problem}; it must be a JSON object with {}",
+        super::device::REQUIRED.join(", ")
+    )]
     NotAnObject { problem: String },
     #[error("field '{field}' is missing: a device has {}", super::device::REQUIRED.join(", "))]
     Missing { field: &'static str },
@@ -78,7 +87,10 @@ pub enum DeviceError {
 pub enum LinkError {
     #[error(transparent)]
     Unknown(#[from] Unknown),
-    #[error("'{name}' is a device's own link: say whose with --device, or name one of {}", super::link::names().join(", "))]
+    #[error(
+        "'{name}' is a device's own link: say whose with --device, or name one of {}",
+        super::link::names().join(", ")
+    )]
     NeedsDevice { name: &'static str },
 }
 

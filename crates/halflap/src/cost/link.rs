@@ -8,27 +8,26 @@ use crate::units::{Bandwidth, Nanos};
 /// One kind of link. `collectives.rs` has the formula.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Whom it joins.
+    /// Which ranks it connects.
     pub reach: Reach,
-    /// What a collective takes besides its hops and bytes.
+    /// The fixed cost of a collective.
     pub base: Nanos,
-    /// What it takes to pass the link once.
+    /// The latency of one hop.
     pub hop: Nanos,
     /// The bus bandwidth that collectives achieve: of a rank within a node, of a rank's network
     /// card across nodes.
     pub bandwidth: Bandwidth,
-    /// What two ranks of a node have between them: in a mesh a part of a rank's bandwidth. It
-    /// limits small groups, and means nothing across nodes.
+    /// The bandwidth between two ranks of a node: in a mesh, a fraction of a rank's bandwidth. It
+    /// limits small groups, and is not used across nodes.
     pub pair: Bandwidth,
-    /// How slowly the bandwidth is reached: the time that a piece of a transfer takes besides its
-    /// bytes.
+    /// How slowly the bandwidth is reached: the fixed cost of each chunk of a transfer.
     pub ramp: Nanos,
-    /// How often the bytes of an all-reduce pass the link, at most: a ring tends to 2, switches
-    /// that sum take less.
+    /// How many times the bytes of an all-reduce cross the link at most: 2 for a long ring, less
+    /// for switches that reduce.
     pub all_reduce: f64,
 }
 
-/// Whom a link joins.
+/// Which ranks a link connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The ranks of one node.
@@ -106,13 +105,13 @@ impl Fit {
 const OF_DEVICE: [&str; 2] = ["nvlink", "network"];
 
 impl Link {
-    /// All names: those of a device's own links, and those that stand for themselves.
+    /// All names: those for a device's own links, and those of specific links.
     pub fn names() -> impl Iterator<Item = &'static str> {
         OF_DEVICE.into_iter().chain(names())
     }
 
-    /// The link of a name: `nvlink` and `network` are those of the device, others stand for
-    /// themselves.
+    /// The link with this name: `nvlink` and `network` are those of the device, all others are
+    /// specific links.
     pub fn named(name: &str, device: Option<&Device>) -> Result<Link, LinkError> {
         let lower = name.to_lowercase();
         if let Some(own) = OF_DEVICE.into_iter().find(|own| *own == lower) {
@@ -124,14 +123,14 @@ impl Link {
         Ok(found.ok_or_else(unknown)?.1)
     }
 
-    /// A link like NVLink, with so many GB/s: what `nvlink4` has, but no switches that sum.
+    /// A link like NVLink with this many GB/s: like `nvlink4`, but without switches that reduce.
     pub const fn within_node(gigas: f64) -> Link {
         let fit =
             Fit { base: 16.5, hop: 1.48, bus: gigas, pair: gigas, ramp: 4.77, all_reduce: 2.0 };
         fit.link()
     }
 
-    /// A network with so many GB/s for each rank.
+    /// A network with this many GB/s for each rank.
     pub const fn across_nodes(gigas: f64) -> Link {
         Link { reach: Reach::Network, ..Link::within_node(gigas).with_hop(5.0) }
     }
@@ -141,7 +140,7 @@ impl Link {
     }
 }
 
-/// The names of all links that stand for themselves.
+/// The names of all specific links.
 pub(super) fn names() -> [&'static str; PRESETS.len()] {
     PRESETS.map(|(name, _)| name)
 }

@@ -32,8 +32,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// The graph's own run times, all of which must be given; a wait's may be missing and is zero, and
-    /// a multi-output takes none.
+    /// The graph's own run times, all of which must be given; a wait without one takes zero time,
+    /// and a multi-output takes none.
     pub fn given(graph: &Graph) -> Result<Times, CostError> {
         Costs::default().times(graph)
     }
@@ -44,13 +44,13 @@ impl Times {
         self.of[op]
     }
 
-    /// Gives an operation another time.
+    /// Sets the time of an operation.
     pub fn set(&mut self, op: OpId, time: Nanos) {
         debug_assert!(time.0.is_finite() && time >= Nanos::ZERO);
         self.of[op] = time;
     }
 
-    /// Every operation's time, changed.
+    /// All times, mapped.
     pub fn map(&self, change: impl Fn(OpId, Nanos) -> Nanos) -> Times {
         Times { of: self.of.iter().map(|(op, &time)| change(op, time)).collect() }
     }
@@ -65,7 +65,8 @@ impl Times {
 /// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
 /// let graph = halflap::import::read_graph(&bytes)?;
 /// let given = Costs::default().times(&graph)?;
-/// let modelled = Costs { device: Some(Device::named("h100")?), ..Costs::default() }.times(&graph)?;
+/// let h100 = Costs { device: Some(Device::named("h100")?), ..Costs::default() };
+/// let modelled = h100.times(&graph)?;
 /// for op in graph.ops() {
 ///     println!("{}: {} given, {} on an H100", graph.name(op), given.of(op), modelled.of(op));
 /// }
@@ -83,8 +84,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// A time for every operation: the measured one, else the modelled one where the model has
-    /// figures, else the given one.
+    /// A time for every operation: the measured one, else the modelled one if the model applies,
+    /// else the given one.
     pub fn times(&self, graph: &Graph) -> Result<Times, CostError> {
         let measured = self.profile.as_ref().map(|profile| profile.of(graph)).transpose()?;
         let fabric = self.fabric();
@@ -98,7 +99,7 @@ impl Costs {
             if let Some(time) = self.modelled(graph, op, fabric.as_ref()) {
                 return bounded(graph, op, time);
             }
-            // A wait does nothing itself; files that have no times need not say so.
+            // A wait does no work itself, so a file may omit its time.
             match graph.has_runtime(op) || graph.kind(op) == OpKind::Wait {
                 true => Ok(graph.runtime(op)),
                 false => Err(self.missing(graph, op)),
@@ -107,13 +108,13 @@ impl Costs {
         Ok(Times { of: graph.ops().map(time).collect::<Result<_, _>>()? })
     }
 
-    /// How long a collective among `ranks` takes, as the model of links says; `None` without one, or
-    /// where it has no such collective.
+    /// How long a collective among `ranks` takes according to the model of links; `None` without
+    /// one, or if it does not know the collective.
     pub fn collective(&self, collective: &Collective, ranks: &[u32]) -> Option<Nanos> {
         self.fabric()?.time(collective, ranks)
     }
 
-    /// What collectives go over, if they are modelled.
+    /// The links of modelled collectives.
     fn fabric(&self) -> Option<Fabric<'_>> {
         match (&self.link, &self.device) {
             (Some(link), _) => Some(Fabric::one(link)),
@@ -122,7 +123,7 @@ impl Costs {
         }
     }
 
-    /// What the model says, where it has figures.
+    /// The modelled time, where the model applies.
     fn modelled(&self, graph: &Graph, op: OpId, fabric: Option<&Fabric<'_>>) -> Option<Nanos> {
         match graph.collective(op) {
             Some(collective) => {
@@ -154,7 +155,7 @@ impl Costs {
     }
 }
 
-/// A modelled time, unless figures that are out of all proportion make it too long to add up.
+/// A modelled time, unless absurd figures make it too long to add up.
 fn bounded(graph: &Graph, op: OpId, time: Nanos) -> Result<Nanos, CostError> {
     match time <= Nanos::LONGEST {
         true => Ok(time),

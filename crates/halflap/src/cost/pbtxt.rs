@@ -1,5 +1,5 @@
-//! The text form of the times that XLA's profile-guided estimator reads: `costs` of instructions, and
-//! `latencies` from the start of something asynchronous to its end, both in microseconds.
+//! The text form of the times that XLA's profile-guided estimator reads: `costs` of instructions,
+//! and `latencies` from the start of something asynchronous to its end, both in microseconds.
 
 use super::error::ProfileError;
 use crate::units::Nanos;

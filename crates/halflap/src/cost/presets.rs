@@ -8,9 +8,9 @@ use NodeSize::{Host, Rack};
 /// How many ranks share the faster link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeSize {
-    /// Those of one host: this many, where the launcher does not say.
+    /// The ranks of one host: this many, unless the launcher says otherwise.
     Host(u32),
-    /// Those of several hosts, of which a launcher knows nothing.
+    /// The ranks of several hosts, which a launcher does not know about.
     Rack(u32),
 }
 
@@ -67,9 +67,9 @@ pub(super) const PRESETS: [Preset; 44] = [
     ("cpu", [1.28, 102.4], Host(2), ["loopback", "eth25"], &[]),
 ];
 
-/// Words of a reported name that tell no two devices apart: makers and brands, the modules that
-/// nodes with NVLink or xGMI are made of, their memory, and a whole device that is handed to a
-/// virtual machine.
+/// Words of a reported name that do not distinguish devices: makers and brands, the form factors of
+/// nodes with NVLink or xGMI, types of memory, and the marker of a device that is passed through to
+/// a virtual machine.
 #[rustfmt::skip]
 const EMPTY: [&str; 20] = [
     "nvidia", "amd", "tesla", "geforce", "instinct", "tm", "generation", "gpu", "hbm3", "hbm3e",

@@ -14,20 +14,21 @@ use crate::units::Nanos;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     times: Vec<(String, Nanos)>,
-    /// How many times as long compute takes beside communication, where that was measured: 1 or more.
+    /// How much slower compute is beside communication, if that was measured: a factor of 1 or
+    /// more.
     pub slowdown: Option<f64>,
     /// The same for communication beside compute.
     pub comm_slowdown: Option<f64>,
 }
 
-/// What a file with times and contention says that it is.
+/// The format name of a file with times and contention.
 const FORMAT: &str = "halflap.profile/1";
-/// The largest factor that `--slowdown` takes, too.
+/// The largest factor, as for `--slowdown`.
 const MOST_SLOWDOWN: f64 = 100.0;
 
 impl Profile {
-    /// Reads an object of node names and nanoseconds, a `halflap.profile/1`, or the text form of what
-    /// XLA's profile-guided estimator reads, plain or gzipped.
+    /// Reads an object of node names and nanoseconds, a `halflap.profile/1`, or the text form of
+    /// what XLA's profile-guided estimator reads, plain or gzipped.
     pub fn read(bytes: &[u8]) -> Result<Profile, ProfileError> {
         if let Ok(text) = unzip(bytes)
             && pbtxt::is_one(&text)
@@ -66,7 +67,7 @@ impl Profile {
             Some(Ok(factor)) if (1.0..=MOST_SLOWDOWN).contains(&factor) => Ok(Some(factor)),
             Some(_) => Err(wrong(field, "a number from 1 to 100")),
         };
-        // No order changes it: it is checked, and means nothing here.
+        // No order changes it: it is only checked here.
         if !fields.get("outside_ns").is_none_or(|time| json::number(time).is_ok_and(|ns| ns >= 0.0))
         {
             return Err(wrong("outside_ns", "a time in nanoseconds, zero or more"));
@@ -103,14 +104,14 @@ impl Profile {
         Profile { times, ..*self }
     }
 
-    /// The names that have a time.
+    /// All names with a time.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.times.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The times of a graph's operations, where measured ([`ByName::of`]). A trace has kernels that
-    /// a graph has not, so names that fit nothing are passed over unless they look like a slip of a
-    /// node's name, or nothing fits at all: then the profile is another program's.
+    /// The measured times of a graph's operations ([`ByName::of`]). A trace has kernels that a
+    /// graph does not have, so names that match nothing are ignored, unless they look like a
+    /// misspelt node name, or nothing matches at all: then the profile is of another program.
     pub(super) fn of(&self, graph: &Graph) -> Result<IdVec<OpId, Option<Nanos>>, ProfileError> {
         let by_name =
             ByName(self.times.iter().map(|(name, time)| (name.as_str(), *time)).collect());
@@ -132,15 +133,15 @@ impl Profile {
     }
 }
 
-/// Stands for a size that depends on data in a kernel's name.
+/// A placeholder for a data-dependent size in a kernel's name.
 const ANY_SIZE: char = '?';
 
-/// Measured times by what profiles call them.
+/// Measured times by the names that profiles use.
 struct ByName<'a>(BTreeMap<&'a str, Nanos>);
 
 impl ByName<'_> {
-    /// The time of an operation: under its own name, else its kernel's. These are the rules of
-    /// `halflap.torch`, so that a profile means the same here and there.
+    /// The time of an operation: under its own name, else under its kernel's. `halflap.torch` has
+    /// the same rules, so that a profile means the same in both.
     fn of(&self, graph: &Graph, op: OpId) -> Option<Nanos> {
         self.exactly(graph.name(op)).or_else(|| match (graph.kernel(op), graph.collective(op)) {
             (Some(kernel), issued) => self
@@ -157,7 +158,7 @@ impl ByName<'_> {
         self.0.get(name).copied()
     }
 
-    /// The lower median of all sizes, where the size depends on data.
+    /// The lower median over all sizes, if the size depends on data.
     fn of_any_size(&self, kernel: &str) -> Option<Nanos> {
         if !kernel.contains(ANY_SIZE) {
             return None;
@@ -168,7 +169,7 @@ impl ByName<'_> {
         times.get(times.len().saturating_sub(1) / 2).copied()
     }
 
-    /// Of a graph that was captured without the names of kernels.
+    /// For a graph that was captured without kernel names.
     fn of_collective(&self, issued: &Collective) -> Option<Nanos> {
         let named = |what: &str| {
             let bytes = issued.bytes().0;

@@ -5,14 +5,14 @@ use crate::collective::CollectiveKind;
 use crate::graph::Collective;
 use crate::units::{Bandwidth, Bytes, Flops, Nanos};
 
-/// What a device and its host exchange in a second: a fifth generation PCIe slot, as it is achieved.
+/// Bandwidth between a device and its host: PCIe 5.0 x16, as achieved.
 const HOST: Bandwidth = Bandwidth::gigas(50.0);
 
-/// What starting a transfer takes.
+/// The fixed cost of a transfer.
 const TRANSFER: Nanos = Nanos::micros(1.0);
 
-/// How long a kernel takes on a device; `None` where neither its work nor its traffic is known. One
-/// that is not known counts as none.
+/// How long a kernel takes on a device; `None` if neither its work nor its traffic is known. If
+/// only one of them is unknown, it counts as zero.
 pub(super) fn time(device: &Device, flops: Option<Flops>, bytes: Option<Bytes>) -> Option<Nanos> {
     let arithmetic = flops.map(|flops| flops / device.peak);
     let traffic = bytes.map(|bytes| bytes / device.memory);

@@ -58,8 +58,8 @@ pub struct OpParts {
 }
 
 impl OpParts {
-    /// An operation of which no more is known. Set what is: its run time, its buffers, and of a
-    /// collective what it does.
+    /// An operation with only a name and a kind. Set what else is known: its run time, its buffers,
+    /// and what a collective does.
     pub fn new(name: impl Into<String>, kind: OpKind) -> OpParts {
         OpParts {
             name: name.into(),
@@ -77,13 +77,14 @@ impl OpParts {
         }
     }
 
-    /// A compute operation that reads and makes nothing, of which nothing but its name is known.
+    /// A compute operation without inputs and outputs; only its name is known.
     pub fn compute(name: String) -> OpParts {
         OpParts::new(name, OpKind::Compute)
     }
 }
 
-/// Where an operation comes from in the user's program, for people; each is empty where it is not known.
+/// Where an operation comes from in the user's program, for people; each is empty where it is not
+/// known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provenance {
     /// The line, such as `model.py:42`.
@@ -95,7 +96,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// What is known, each with what it is, the most telling first.
+    /// All that is known, each with its label, the most specific first.
     pub fn known(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all =
             [("parameter", &self.parameter), ("module", &self.module), ("source", &self.source)];
@@ -116,12 +117,12 @@ pub struct BufferParts {
     pub size_free: Bytes,
     pub users: Vec<OpId>,
     pub output: bool,
-    /// The buffer that it is a part of: it takes no memory itself, and keeps that one alive.
+    /// The buffer that it is a part of: it takes no memory itself and keeps that buffer alive.
     pub view_of: Option<BufId>,
 }
 
 impl BufferParts {
-    /// A buffer that is freed after its last user, of whom none is known yet.
+    /// A buffer that is freed after its last user; it has no users yet.
     pub fn new(name: impl Into<String>, maker: Option<OpId>, size: Bytes) -> BufferParts {
         BufferParts {
             name: name.into(),
@@ -142,30 +143,30 @@ pub struct GroupParts {
     pub name: String,
     pub ranks: Vec<u32>,
     pub kind: GroupKind,
-    /// All sets of devices that communicate among themselves at the same time, this rank's among
-    /// them; empty where only this rank's are known.
+    /// All sets of devices that communicate concurrently, this rank's among them; empty if only
+    /// this rank's set is known.
     pub sets: Vec<Vec<u32>>,
 }
 
 impl GroupParts {
-    /// A process group, of which only this rank's set is known.
+    /// A process group of which only this rank's set is known.
     pub fn new(name: impl Into<String>, ranks: Vec<u32>) -> GroupParts {
         GroupParts { name: name.into(), ranks, kind: GroupKind::Ranks, sets: Vec::new() }
     }
 }
 
-/// What shares a stream under a group's name.
+/// What a group's name stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupKind {
     /// Collectives among ranks.
     #[default]
     Ranks,
-    /// Transfers of one kind that a device makes on its own, concurrently with all collectives:
-    /// from memory to memory, or to the host.
+    /// Transfers of one kind that a device makes by itself, concurrently with all collectives:
+    /// within its memory, or to the host.
     Transfer,
 }
 
-/// All sizes together stay below this, so that no sum of them can overflow.
+/// The sum of all sizes stays below this, so that it cannot overflow.
 const MOST_BYTES: i64 = 1 << 62;
 
 impl<I, T> Default for IdVec<I, T> {
@@ -175,7 +176,7 @@ impl<I, T> Default for IdVec<I, T> {
 }
 
 impl Graph {
-    /// Validates a program and derives what passes ask of it.
+    /// Validates a program and derives the tables that passes use.
     pub fn new(mut parts: Parts) -> Result<Graph, GraphError> {
         parts.tidy();
         let by_name = parts.validate()?;
@@ -241,7 +242,7 @@ impl Parts {
     }
 
     fn check_counts(&self) -> Result<(), GraphError> {
-        // The last id stays free, so that a place behind the end can be named, too.
+        // One id stays free for the place after the end.
         let most = u32::MAX - 1;
         for (count, what) in [
             (self.ops.len(), "nodes"),
@@ -335,7 +336,7 @@ impl Parts {
         }
     }
 
-    /// What a view is a part of is there before it, and is the only one that takes memory.
+    /// The whole of a view must come before it, and the view takes no memory itself.
     fn check_views(&self) -> Result<(), GraphError> {
         for (id, buffer) in self.buffers.iter() {
             let Some(of) = buffer.view_of else { continue };
@@ -387,7 +388,7 @@ impl Parts {
         Ok(())
     }
 
-    /// A circle of dependencies as names, the first one repeated at the end.
+    /// A cycle of dependencies as names, with the first one repeated at the end.
     fn find_cycle(&self) -> Option<Vec<String>> {
         let all = self.adjacency(Edges::All);
         let mut missing: IdVec<OpId, usize> =
@@ -402,7 +403,7 @@ impl Parts {
                 }
             }
         }
-        // Every operation that is left needs another one that is left: following them must repeat.
+        // Every remaining operation needs another remaining one: following them must repeat one.
         let start = missing.iter().find(|(_, count)| **count > 0)?.0;
         let mut walk: Vec<OpId> = Vec::new();
         let mut met: IdVec<OpId, Option<usize>> = IdVec::filled(None, self.ops.len());
@@ -416,7 +417,7 @@ impl Parts {
         }
     }
 
-    /// The names along a circle of operations each of which needs the next: from the first one
+    /// The names along a cycle of operations, each of which needs the next: from the first one
     /// listed, in the direction of the data, and back to it.
     fn name_cycle(&self, circle: &[OpId]) -> Vec<String> {
         let mut circle: Vec<OpId> = circle.iter().rev().copied().collect();
@@ -527,7 +528,7 @@ impl OpParts {
     }
 }
 
-/// Whether `op` depends on `on`, directly or through others. Almost always two steps show it.
+/// Whether `op` depends on `on`, directly or indirectly. Two steps almost always show it.
 fn depends(preds: &Csr<OpId, OpId>, op: OpId, on: OpId) -> bool {
     let direct = |op: OpId| preds.of(op).binary_search(&on).is_ok();
     if direct(op) || preds.of(op).iter().any(|&pred| direct(pred)) {

@@ -1,4 +1,4 @@
-//! A global order of collectives: each is made to follow the one before it.
+//! Chaining of collectives: each must follow the one before it.
 
 use super::{DepKinds, Graph, Parts};
 use crate::ids::{BufId, GroupId, IdVec, OpId};
@@ -14,8 +14,8 @@ pub enum Chain {
 
 impl Graph {
     /// The same program with order-only edges from every output of a collective to the next
-    /// collective in input order, so that passes which keep such edges keep their order. An edge
-    /// needs a buffer: a collective without outputs is bridged.
+    /// collective in input order, so that passes that keep such edges keep the order of
+    /// collectives. An edge needs a buffer: a collective without outputs is bridged.
     pub fn order_collectives(self, chain: Chain) -> Graph {
         let mut parts = self.into_parts();
         let mut last: IdVec<GroupId, Option<OpId>> = IdVec::filled(None, parts.groups.len());

@@ -26,12 +26,15 @@ pub enum GraphError {
         right: &'static str,
     },
     #[error(
-        "the sizes of all buffers add up to more than 2^62 bytes (at buffer '{buffer}'): the total overflows"
+        "the sizes of all buffers add up to more than 2^62 bytes (at buffer '{buffer}'): the \
+         total overflows"
     )]
     TotalSizeOverflows { buffer: String },
     #[error("the program has {count} {what}: at most {most} are supported")]
     TooMany { count: usize, what: &'static str, most: u32 },
-    #[error("node '{node}' needs buffer '{buffer}', which no node makes and no input is")]
+    #[error(
+        "node '{node}' needs buffer '{buffer}', which is neither an output of a node nor an input"
+    )]
     UnknownBuffer { node: String, buffer: String },
     #[error("node '{node}' has output '{buffer}', which is not among the buffers")]
     UnknownOutput { node: String, buffer: String },
@@ -48,17 +51,20 @@ pub enum GraphError {
     #[error("process group '{group}' has rank {rank} twice: each of its ranks takes part once")]
     TwiceInGroup { group: String, rank: u32 },
     #[error(
-        "node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak, issued or order"
+        "node '{node}' needs buffer '{buffer}' with no kind: kinds must hold data, weak, issued \
+         or order"
     )]
     NoDepKind { node: String, buffer: String },
-    #[error("the dependencies go in a circle: {}; a program has none", abridged(path))]
+    #[error("the dependencies form a cycle: {}; a program has none", abridged(path))]
     Cycle { path: Vec<String> },
     #[error(
-        "node '{node}' is listed before '{needs}', whose buffer '{buffer}' it needs: nodes must be in an order that can run"
+        "node '{node}' is listed before '{needs}', whose buffer '{buffer}' it needs: nodes must \
+         be in an order that can run"
     )]
     ListedTooEarly { node: String, needs: String, buffer: String },
     #[error(
-        "buffer '{buffer}': '{reader}' reads it and is not among its users: every reader keeps it alive"
+        "buffer '{buffer}': '{reader}' reads it and is not among its users: every reader keeps it \
+         alive"
     )]
     ReaderNotUser { buffer: String, reader: String },
     #[error("buffer '{buffer}': its user '{user}' does not come after its maker '{maker}'")]
@@ -66,15 +72,18 @@ pub enum GraphError {
     #[error("buffer '{buffer}' is a part of '{of}' (view_of), which is not among the buffers")]
     UnknownView { buffer: String, of: String },
     #[error(
-        "buffer '{buffer}' is a part of '{of}' and {problem}: a part takes no memory, and comes with or after the whole"
+        "buffer '{buffer}' is a part of '{of}' and {problem}: a part takes no memory, and comes \
+         with or after the whole"
     )]
     BadView { buffer: String, of: String, problem: &'static str },
     #[error(
-        "node '{node}' is of kind '{kind}' and has a collective: only a node of kind 'collective' has one"
+        "node '{node}' is of kind '{kind}' and has a collective: only a node of kind 'collective' \
+         has one"
     )]
     NotACollective { node: String, kind: &'static str },
     #[error(
-        "node '{node}' is of kind 'collective' and has no field 'collective', which says what it does"
+        "node '{node}' is of kind 'collective' and has no field 'collective', which says what it \
+         does"
     )]
     NoCollective { node: String },
 }

@@ -10,7 +10,7 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// A multi-output hands on what it needs to those that need it.
+    /// A multi-output passes its gates on to its readers.
     pub(super) fn find(parts: &Parts, awaited: &Adjacency) -> Gates {
         let kind = |op: OpId| parts.ops[op].kind;
         let mut handed: IdVec<OpId, Vec<OpId>> = IdVec::filled(Vec::new(), parts.ops.len());

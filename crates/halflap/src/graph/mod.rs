@@ -30,7 +30,7 @@ pub enum OpKind {
     Compute,
     /// Stops the compute stream until a collective has ended.
     Wait,
-    /// Starts on a communication stream; others go on.
+    /// Starts on a communication stream; compute continues.
     AsyncCollective,
     /// Occupies the compute stream and a communication stream.
     SyncCollective,
@@ -63,12 +63,13 @@ impl OpKind {
 pub struct DepKinds {
     /// It reads the buffer.
     pub data: bool,
-    /// It must run after the buffer's maker has finished (a mutation after what was there was read).
+    /// It must run after the buffer's producer has finished (a write after the old content was
+    /// read).
     pub weak: bool,
     /// It must come after the launch of the buffer's producer; an asynchronous collective may still
     /// run.
     pub issued: bool,
-    /// It must run after the buffer's maker, for the order of collectives alone.
+    /// It must run after the buffer's producer, only to keep the order of collectives.
     pub order: bool,
 }
 
@@ -87,12 +88,12 @@ impl fmt::Display for DepKinds {
 }
 
 impl DepKinds {
-    /// Whether the edge binds every pass: not for the order of collectives alone.
+    /// Whether the edge binds every pass: not if it only keeps the order of collectives.
     pub fn is_real(self) -> bool {
         self.data || self.weak || self.issued
     }
 
-    /// Whether the maker must have finished.
+    /// Whether the producer must have finished.
     pub fn is_awaited(self) -> bool {
         self.data || self.weak
     }
@@ -111,34 +112,33 @@ impl DepKinds {
 /// Which edges count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edges {
-    /// Data and weak ones: those whose makers must have finished.
+    /// Data and weak ones: their producers must have finished.
     Awaited,
     /// Including issued ones: edges that no order may break.
     Real,
-    /// Those that are there for the order of collectives, too.
+    /// Also those that only keep the order of collectives.
     All,
 }
 
 /// What a collective does, and its group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// As the program calls it, for people: `all_gather_into_tensor`.
+    /// Its name in the program, for display: `all_gather_into_tensor`.
     pub op: String,
     /// What it does.
     pub kind: CollectiveKind,
-    /// What it combines with; `None` where it combines and the program does not say how.
+    /// Its reduction; `None` if it reduces and the program does not say how.
     pub reduction: Option<Reduction>,
-    /// The process group that takes part.
+    /// Its process group.
     pub group: GroupId,
     /// How many ranks the group has.
     pub group_size: u32,
-    /// What goes in and what comes out.
+    /// Its data.
     pub payload: Payload,
 }
 
 impl Collective {
-    /// A collective of which a program says no more than its name and the larger of what goes in and
-    /// what comes out.
+    /// A collective of which a program gives only the name and the larger of input and output.
     pub fn named(op: String, group: GroupId, group_size: u32, larger: Bytes) -> Collective {
         let kind = CollectiveKind::of(&op);
         let reduction = (!kind.reduces()).then_some(Reduction::None);
@@ -185,7 +185,7 @@ pub struct Graph {
     gates: Csr<OpId, OpId>,
 }
 
-/// One view of the edges between operations, without duplicates, ascending.
+/// Edges of one kind between operations, without duplicates, ascending.
 #[derive(Clone, Debug)]
 struct Adjacency {
     preds: Csr<OpId, OpId>,
@@ -367,20 +367,22 @@ impl Graph {
     }
 
     /// The collectives that must have finished before an operation runs, because it needs their
-    /// results, handed out or not, ascending: all that can keep it waiting. None for a multi-output.
+    /// results, handed out or not, ascending: all that can keep it waiting. None for a
+    /// multi-output.
     #[inline]
     pub fn gated_by(&self, op: OpId) -> &[OpId] {
         self.gated_by.of(op)
     }
 
-    /// The operations that need a collective to have finished, its result handed out or not, ascending.
+    /// The operations that need a collective to have finished, also through multi-outputs,
+    /// ascending.
     #[inline]
     pub fn gates(&self, collective: OpId) -> &[OpId] {
         self.gates.of(collective)
     }
 
-    /// The same program as if its file gave these run times, each finite and not negative; a multi-output
-    /// has none.
+    /// The same program with these run times in place of the file's, each finite and not negative;
+    /// a multi-output has none.
     pub fn with_given(mut self, time: impl Fn(OpId) -> Nanos) -> Graph {
         for op in self.ops() {
             let time = if self.kind(op) == OpKind::MultiOutput { Nanos::ZERO } else { time(op) };

@@ -1,4 +1,4 @@
-//! Which wait ends which collective, and whether what a collective reads lives that long.
+//! Which wait ends which collective, and whether a collective's inputs stay alive until then.
 
 use super::{Graph, OpKind, Parts};
 use crate::ids::{BufId, Csr, IdVec, OpId};
@@ -12,8 +12,8 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// A wait ends the asynchronous collectives that it reads, also through multi-outputs. Where it
-    /// reads none (the result is taken apart in between), it ends the last one whose result reaches it
-    /// through compute operations; where none does, it does nothing.
+    /// reads none (the result is taken apart in between), it ends the last one whose result reaches
+    /// it through compute operations; where none does, it does nothing.
     pub(super) fn find(parts: &Parts) -> Pairs {
         let mut carried: IdVec<OpId, Option<OpId>> = IdVec::filled(None, parts.ops.len());
         let mut handed: IdVec<OpId, Vec<OpId>> = IdVec::filled(Vec::new(), parts.ops.len());
@@ -44,7 +44,7 @@ impl Pairs {
     }
 }
 
-/// Something that is allowed and probably not meant.
+/// Something valid that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
     /// Asynchronous collectives read buffers that may be freed before their waits.

@@ -1,7 +1,7 @@
-//! Why a file could not be read: runs only when it could not.
+//! Why a file could not be read; runs only after reading failed.
 //!
-//! The text is read once more, following the path into it, so that the message can say which node
-//! is at fault and not only which byte.
+//! The text is read again, and the path into it is tracked, so that the message can name the node
+//! at fault and not just the byte.
 
 use std::borrow::Cow;
 
@@ -85,8 +85,8 @@ fn strip_position(error: &serde_json::Error) -> String {
     }
 }
 
-/// Python writes `NaN` and `Infinity`, which JSON has not. As strings they can be read, so that the
-/// node that holds them can be named.
+/// Python writes `NaN` and `Infinity`, which are not JSON. They are read as strings, so that the
+/// error can name the node.
 pub(crate) fn quote_non_finite(text: &[u8]) -> Cow<'_, [u8]> {
     const TOKENS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let mut quoted: Option<Vec<u8>> = None;

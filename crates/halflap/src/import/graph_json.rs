@@ -27,7 +27,7 @@ pub(super) struct RawGraph {
     inputs: Vec<Object<RawInput>>,
 }
 
-/// The groups in the file's sequence; a map would hide a name used twice.
+/// The groups in file order; a map would hide a duplicate name.
 struct RawGroups(Vec<(String, Object<GroupEntry>)>);
 
 #[derive(Deserialize)]
@@ -125,7 +125,7 @@ struct RawInput {
     output: bool,
 }
 
-/// An object, and not a list of its fields' values, which serde would take as well.
+/// An object only: serde would also accept a list of the fields' values.
 struct Object<T>(T);
 
 /// Any JSON number; its range is checked where the error can name the node.
@@ -136,7 +136,7 @@ enum Number {
     Float(f64),
 }
 
-/// A number, or null for none: required, so that a missing field is an error.
+/// A number, or null for none: the field is required, so that a missing one is an error.
 fn number_or_null<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Number>, D::Error> {
     Option::deserialize(reader)
 }
@@ -209,7 +209,7 @@ fn each_once(group: &GroupParts) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// As many ranks communicate as the group has, where that is known.
+/// A set has as many ranks as the group, where that is known.
 fn fits(collective: &Collective, group: &GroupParts, node: &str) -> Result<(), GraphError> {
     let most = std::iter::once(&group.ranks).chain(&group.sets).map(Vec::len).max().unwrap_or(0);
     let problem = match collective.group_size as usize {

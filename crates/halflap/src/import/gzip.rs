@@ -7,7 +7,7 @@ use flate2::bufread::GzDecoder;
 
 use super::ImportError;
 
-/// What a file may unpack to: a thousand times the largest graph we know.
+/// The limit of unpacking: a thousand times the largest graph that we know.
 const MOST: u64 = 4 << 30;
 
 const MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -28,7 +28,7 @@ pub fn unzip(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
         }
         rest = member.into_inner();
     }
-    // Tape drives and some tools fill up with zeros.
+    // Tape drives and some tools pad with zeros.
     match rest.iter().all(|&byte| byte == 0) {
         true => Ok(Cow::Owned(text)),
         false => Err(ImportError::Gzip(format!(
@@ -38,12 +38,12 @@ pub fn unzip(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     }
 }
 
-/// What the first bytes of a file hold, unpacked as far as they go.
+/// What the beginning of a file holds, unpacked as far as possible.
 pub(super) fn beginning(bytes: &[u8]) -> Vec<u8> {
     const ENOUGH: u64 = 1 << 18;
     let mut text = Vec::new();
     if bytes.starts_with(&MAGIC) {
-        // It is fine that the rest is missing.
+        // The rest is expected to be missing.
         let _ = GzDecoder::new(bytes).take(ENOUGH).read_to_end(&mut text);
     } else {
         text.extend_from_slice(&bytes[..bytes.len().min(ENOUGH as usize)]);

@@ -46,7 +46,8 @@ pub enum ImportError {
     NotAGraph,
 }
 
-/// Whether bytes, or their beginning, hold an HLO module (or what was meant to be one), and no graph.
+/// Whether bytes, or the beginning of a file, hold an HLO module (or something meant to be one) and
+/// not a graph.
 pub fn is_module(bytes: &[u8]) -> bool {
     let beginning = gzip::beginning(bytes);
     let text = behind_comments(&beginning);
@@ -61,7 +62,7 @@ pub fn is_headless(text: &[u8]) -> bool {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     let (name, rest) =
         name.split_at(name.iter().position(|byte| !is_name(byte)).unwrap_or(name.len()));
-    // MLIR begins alike.
+    // MLIR begins in the same way.
     match name {
         b"" | b"module" | b"HloModule" => false,
         b"ENTRY" => rest.first().is_some_and(u8::is_ascii_whitespace),
@@ -69,7 +70,7 @@ pub fn is_headless(text: &[u8]) -> bool {
     }
 }
 
-/// What comes behind the comments and spaces that a text begins with.
+/// The text after leading comments and white space.
 fn behind_comments(mut text: &[u8]) -> &[u8] {
     loop {
         text = text.trim_ascii_start();
@@ -88,7 +89,7 @@ pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
     if is_module(&text) {
         return Err(ImportError::NotAGraph);
     }
-    // If not even the first character is JSON, a JSON error is not helpful.
+    // If not even the first character is JSON, a JSON error does not help.
     if !matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
         return Err(ImportError::Neither);
     }

@@ -13,22 +13,23 @@ pub enum OrderError {
     #[error(transparent)]
     Unreadable(#[from] ImportError),
     #[error(
-        "not an order: {0}; it must be a JSON list of node names, or an object with such a list as 'order'"
+        "not an order: {0}; it must be a JSON list of node names, or an object with such a list \
+         as 'order'"
     )]
     NotAnOrder(String),
 }
 
-/// Reads the names of an order; whether they are those of a graph is for the verifier to say.
+/// Reads the names of an order; the verifier checks that they are those of a graph.
 pub fn read_order(bytes: &[u8]) -> Result<Vec<String>, OrderError> {
     order_in(parse(bytes)?)
 }
 
-/// Reads the orders of a module's computations, by the computations' names. Those that are not there
-/// have none.
+/// Reads the orders of a module's computations by name. A computation that is not listed has none.
 pub fn read_orders(bytes: &[u8]) -> Result<Vec<(String, Vec<String>)>, OrderError> {
     let mut value = parse(bytes)?;
     let Some(Value::Array(computations)) = value.get_mut("computations").map(Value::take) else {
-        return Err(wrong("the object has no list 'computations': it is no schedule of a module"));
+        let problem = "the object has no list 'computations': it is not a schedule of a module";
+        return Err(wrong(problem));
     };
     let order = |mut computation: Value| {
         let name = computation.get_mut("computation").map(Value::take);
@@ -54,14 +55,14 @@ fn order_in(value: Value) -> Result<Vec<String>, OrderError> {
         Value::Array(list) => list,
         Value::Object(mut object) => match object.remove("order") {
             Some(Value::Array(list)) => list,
-            Some(_) => return Err(wrong("'order' is no list")),
+            Some(_) => return Err(wrong("'order' is not a list")),
             None => return Err(wrong("the object has no 'order'")),
         },
         _ => return Err(wrong("it is neither a list nor an object")),
     };
     let name = |(index, item): (usize, Value)| match item {
         Value::String(name) => Ok(name),
-        other => Err(wrong(format!("entry {index} is {other} and no name"))),
+        other => Err(wrong(format!("entry {index} is {other}, not a name"))),
     };
     list.into_iter().enumerate().map(name).collect()
 }

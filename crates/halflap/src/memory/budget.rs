@@ -27,7 +27,8 @@ pub enum Budget {
 /// Why a text is not a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, 512MB or 1048576B"
+    "'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, \
+     512MB or 1048576B"
 )]
 pub struct BadBudget(String);
 

@@ -1,4 +1,4 @@
-//! The ledger held against the full account, after a swap.
+//! Compares the ledger with the full account after a swap.
 
 use super::{FreeTransfer, Ledger, Timeline};
 use crate::graph::Graph;
@@ -6,18 +6,18 @@ use crate::ids::OpId;
 use crate::order::Order;
 use crate::units::Bytes;
 
-/// A ledger that is wrong, or an order that needs more than the ledger allowed: with details of the
-/// swap after which it showed.
+/// A wrong ledger, or an order that needs more than the ledger allowed, with details of the swap
+/// after which it was noticed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LedgerMismatch {
     /// The order after the swap.
     pub order: Order,
-    /// Who changed places with the group.
+    /// The operation that was swapped with the group.
     pub candidate: OpId,
-    /// Who moved, first to last.
+    /// The operations that moved, first to last.
     pub group: Vec<OpId>,
-    /// The first operation whose books are wrong; `None` where only the peak is.
+    /// The first operation whose figures are wrong; `None` if only the peak is.
     pub first: Option<OpId>,
     /// The frees that moved to another operation in the swap, by the ledger.
     pub transfers: Vec<FreeTransfer>,
@@ -25,9 +25,9 @@ pub struct LedgerMismatch {
     pub base: Bytes,
     /// What the pass may use.
     pub limit: Bytes,
-    /// What the ledger says.
+    /// The ledger's figures.
     pub ledger: Ledger,
-    /// What is true.
+    /// The true figures.
     pub truth: Timeline,
 }
 

@@ -23,20 +23,20 @@ pub enum InputCharge {
     FirstOperation,
 }
 
-/// A swap that is being considered: `candidate` stands next to `group`, on the side of `direction`.
+/// A swap under consideration: `candidate` is next to `group`, on the side of `direction`.
 #[derive(Clone, Copy, Debug)]
 pub struct Swap<'a> {
     /// The program.
     pub graph: &'a Graph,
     /// The order before the swap.
     pub order: &'a Order,
-    /// Who moves in `direction`.
+    /// The operations that move in `direction`.
     pub group: &'a Block,
     /// The member of the group that is farthest from `candidate`.
     pub far_end: OpId,
-    /// Who moves the other way.
+    /// The operation that moves the other way.
     pub candidate: OpId,
-    /// Where the group moves.
+    /// The direction in which the group moves.
     pub direction: Direction,
 }
 
@@ -45,13 +45,13 @@ pub struct Swap<'a> {
 pub struct FreeTransfer {
     /// What is freed.
     pub buffer: BufId,
-    /// Who freed it before the swap.
+    /// The operation that frees it before the swap.
     pub from: OpId,
-    /// Who frees it after the swap.
+    /// The operation that frees it after the swap.
     pub to: OpId,
 }
 
-/// What a swap would do.
+/// The effect of a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Quote {
@@ -73,12 +73,12 @@ pub struct Ledger {
     peak_at_start: Bytes,
     /// The frees that the last quoted swap would move.
     transfers: Vec<FreeTransfer>,
-    /// Room for the levels of a swap that moves frees.
+    /// Scratch space for the levels of a swap that moves frees.
     swapped: Vec<(OpId, Level)>,
 }
 
 impl Ledger {
-    /// Opens the books for an order.
+    /// Opens the ledger for an order.
     pub fn open(graph: &Graph, order: &Order, charge: InputCharge) -> Ledger {
         let Timeline { mut levels, freed_by, baseline, peak } = Timeline::of(graph, order);
         if let (InputCharge::FirstOperation, Some(&first)) = (charge, order.as_slice().first()) {
@@ -92,13 +92,13 @@ impl Ledger {
         self.peak_at_start
     }
 
-    /// The books on one operation.
+    /// The level of one operation.
     #[inline]
     pub fn level(&self, op: OpId) -> Level {
         self.levels[op]
     }
 
-    /// Who frees a buffer, by the books.
+    /// The operation that frees a buffer, according to the ledger.
     #[inline]
     pub fn freed_by(&self, buffer: BufId) -> Option<OpId> {
         self.freed_by[buffer]
@@ -135,8 +135,8 @@ impl Ledger {
         quote
     }
 
-    /// Books the swap that was quoted last; call before the order is rotated. Whether the books on
-    /// last uses follow is the caller's choice, because torch forgets them when a wait sinks.
+    /// Records the swap that was quoted last; call it before the order is rotated. Whether last
+    /// users are updated is the caller's choice, because torch does not do so when a wait sinks.
     #[inline]
     pub fn commit(&mut self, swap: &Swap<'_>, quote: Quote, last_uses_follow: bool) {
         if !self.transfers.is_empty() {

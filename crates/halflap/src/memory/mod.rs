@@ -4,7 +4,7 @@
 //! the buffers that it is the last to use and its own unused outputs (`post_free`). Freeable inputs
 //! are alive from the start. The peak is the largest `post_alloc`, and at least zero.
 //!
-//! [`Timeline`] computes that from nothing; [`Ledger`] follows swaps. The first checks the second.
+//! [`Timeline`] computes that from scratch; [`Ledger`] follows swaps. The first checks the second.
 
 mod budget;
 mod check;

@@ -56,7 +56,7 @@ impl Level {
 pub struct Timeline {
     /// What each operation does to memory.
     pub levels: IdVec<OpId, Level>,
-    /// Who frees each buffer; `None` for what is never freed.
+    /// The operation that frees each buffer; `None` if it is never freed.
     pub freed_by: IdVec<BufId, Option<OpId>>,
     /// What is alive before the first operation: the freeable inputs.
     pub baseline: Bytes,
@@ -65,7 +65,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Accounts for all of an order.
+    /// Computes the full account of an order.
     pub fn of(graph: &Graph, order: &Order) -> Timeline {
         let mut levels: IdVec<OpId, Level> = IdVec::filled(Level::default(), graph.len());
         let mut freed_by = IdVec::filled(None, graph.buffers().len());

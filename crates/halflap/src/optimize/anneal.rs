@@ -1,12 +1,12 @@
-//! Annealing: many small moves, the bad ones accepted ever less often.
+//! Annealing: many small moves; bad ones are accepted less and less often.
 //!
-//! Two kinds of moves. Most take one operation to another place in the room that its edges leave it.
-//! Some drag it further, with all that it is bound to on the way: a gradient and its all-reduce are
-//! worth moving only together.
+//! There are two kinds of moves. Most take one operation to another place within the range that its
+//! edges allow. Some drag it further, with everything on the way that it is bound to: a gradient
+//! and its all-reduce are worth moving only together.
 //!
-//! A long order is annealed in regions, in repeated sweeps, because a board keeps only its region up
-//! to date: the work of a sweep grows with the order's length, not with its square. Temperatures are
-//! measured in the mean run time of a collective.
+//! A long order is annealed in regions, in repeated sweeps, because a board keeps only its region
+//! up to date: the work of a sweep grows with the order's length, not with its square. Temperatures
+//! are measured in the mean run time of a collective.
 
 use std::ops::{ControlFlow, Range};
 
@@ -26,7 +26,7 @@ pub(super) struct Chain {
     pub(super) makes_room: bool,
     /// The most bytes that may be alive.
     pub(super) limit: i64,
-    /// What no order can beat: a search that is there ends.
+    /// The lower bound: a search that reaches it ends.
     pub(super) bound: f64,
 }
 
@@ -47,26 +47,26 @@ impl Found {
 /// The longest order that is annealed whole.
 const WHOLE: usize = 384;
 const REGION: usize = 256;
-/// How often the first temperature is halved.
+/// How often the initial temperature is halved.
 const HALVINGS: f64 = 9.0;
-/// What a move may cost on average, in operations looked at: about what it costs in real programs.
+/// What a move may cost on average, in operations visited: about what it costs in real programs.
 const WORK: u64 = 130;
-/// How far from a stall moves begin or end.
+/// How far from a stall moves start or end.
 const LOOK: usize = 48;
-/// For how many of a hundred moves that need more memory than there is, room is made.
+/// The percentage of moves over the memory limit for which room is made.
 const ROOMS: usize = 20;
-/// How many operations are drawn to fill a stall, until one could.
+/// How many operations are drawn to fill a stall until one fits.
 const DRAWN: usize = 4;
-/// The next move begins up to this many places on.
+/// The next move starts up to this many places further on.
 const STRIDE: usize = 16;
-/// How a chain looks for orders: chains differ, because what helps one program does not help another.
+/// How a chain searches: chains differ, because what helps one program does not help another.
 #[derive(Clone, Copy)]
 struct Manner {
-    /// How many of a hundred moves drag.
+    /// The percentage of moves that drag.
     drags: usize,
-    /// How many of a hundred begin or end at a stall.
+    /// The percentage of moves that start or end at a stall.
     guided: usize,
-    /// The first temperature, in mean run times of a collective.
+    /// The initial temperature, in mean run times of a collective.
     hot: f64,
 }
 
@@ -80,7 +80,7 @@ const MANNERS: [Manner; 4] = [
 /// Reports work done, in steps; returns whether to continue.
 pub(super) type Tick<'a> = &'a dyn Fn(usize) -> ControlFlow<()>;
 
-/// Searches from an order, until it is done or stopped.
+/// Searches from an order until it is done or stopped.
 pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: Tick<'_>) -> Found {
     let mut search = Search::new(program, start, chain);
     // If it is stopped, what it has found is used.
@@ -98,7 +98,7 @@ struct Search<'p> {
     bound: f64,
     /// The places that moves stay in.
     region: Range<usize>,
-    /// Where the last move began, and whether the next one begins before it.
+    /// Where the last move started, and whether the next one starts before it.
     at: usize,
     backwards: bool,
     current: f64,
@@ -193,7 +193,8 @@ impl<'p> Search<'p> {
 
     /// Makes a move if it is good enough.
     fn consider(&mut self, step: Move, drags: bool, temperature: f64) {
-        // What would be accepted is drawn first, so that memory decides only where time allows.
+        // The acceptance threshold is drawn first, so that memory is checked only if time allows
+        // the move.
         let most = self.current + temperature * self.random.exponential();
         if drags {
             return self.try_drag(step, most);
@@ -211,7 +212,7 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// Makes a move for which there is no room together with one that makes room for it.
+    /// Makes a move that exceeds the memory limit, together with one that makes room for it.
     fn try_with_room(&mut self, step: Move, over: OverLimit, most: f64) {
         let moved = self.board.order[step.from];
         let Some(other) = self.find_room(moved, over) else { return };
@@ -234,8 +235,9 @@ impl<'p> Search<'p> {
         self.board.make(Move { from: other.to, to: other.from });
     }
 
-    /// A move that lowers the level where it is too high: of something behind that frees more than
-    /// it allocates to before that place, or of something before that allocates more to behind it.
+    /// A move that lowers a level that is too high: something after it that frees more than it
+    /// allocates moves before it, or something before it that allocates more than it frees moves
+    /// after it.
     fn find_room(&mut self, moved: u32, over: OverLimit) -> Option<Move> {
         let Range { start: first, end } = self.region;
         let is_behind = self.random.coin();
@@ -277,7 +279,8 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// A place for a random operation: half of the time near, half of the time anywhere in its room.
+    /// A place for a random operation: half of the time near, half of the time anywhere in its
+    /// room.
     fn propose(&mut self, drags: bool) -> Option<Move> {
         let Range { start: first, end } = self.region;
         let from = self.walk();
@@ -295,8 +298,8 @@ impl<'p> Search<'p> {
         (to != from).then_some(Move { from, to })
     }
 
-    /// A move that could shorten the next stall: what is waited for earlier, who waits later, or something
-    /// else in between, from behind or from before.
+    /// A move that could shorten the next stall: the awaited operation moves earlier, the waiting
+    /// one later, or something else is moved in between from either side.
     fn propose_at_stall(&mut self, drags: bool) -> Option<Move> {
         let Range { start: first, end } = self.region;
         let from = self.walk();
@@ -321,8 +324,7 @@ impl<'p> Search<'p> {
         (to != step.from).then_some(Move { to, ..step })
     }
 
-    /// Something that could as well run where the compute stream stalls, from anywhere
-    /// before.
+    /// An operation from anywhere before that could as well run where the compute stream stalls.
     fn fill(&mut self, stall: usize) -> Option<Move> {
         let first = self.region.start;
         let before = stall.checked_sub(first).filter(|&before| before > 0)?;
@@ -346,8 +348,8 @@ impl<'p> Search<'p> {
         found
     }
 
-    /// The next place, a few places on: to the end of the region and back, because moves that follow each
-    /// other along the order are cheap.
+    /// The next place, a few places on: to the end of the region and back, because moves that
+    /// follow each other along the order are cheap.
     fn walk(&mut self) -> usize {
         let stride = 1 + self.random.below(STRIDE);
         let next =
@@ -359,7 +361,7 @@ impl<'p> Search<'p> {
         self.at
     }
 
-    /// Looks for an order within the limit: the excess over it is what is annealed away.
+    /// Searches for an order within the limit: the excess over it is annealed away.
     fn repair(&mut self, steps: usize, tick: Tick<'_>) -> ControlFlow<()> {
         let regions = regions(self.program.len);
         let sweeps = 30;

@@ -1,9 +1,9 @@
-//! Exact search for the smallest programs: every order that could still be better is looked at.
+//! Exact search for the smallest programs: visits every order that could still be better.
 
 use super::program::Program;
 use crate::graph::OpKind;
 
-/// Up to this many operations, all orders can be looked at.
+/// Up to this many operations, all orders can be visited.
 pub(super) const MOST: usize = 10;
 
 /// The order with the shortest step within the limit, if any order is within it.
@@ -31,7 +31,7 @@ struct State {
     now: f64,
     free: Vec<f64>,
     alive: i64,
-    /// What the compute stream has still to do.
+    /// The remaining work of the compute stream.
     to_compute: f64,
 }
 
@@ -42,7 +42,7 @@ struct Tree<'p> {
     order: Vec<u32>,
     end: Vec<f64>,
     missing: Vec<usize>,
-    /// How many users of each buffer have not run.
+    /// How many users of each buffer have not run yet.
     left: Vec<usize>,
 }
 

@@ -3,8 +3,8 @@
 //! Independent annealing chains start from the best order that is known without search (the input
 //! order, or what the fixed passes make of it), and the best of all that was found is taken: the
 //! shortest step, then the most slack, then the lowest peak. The smallest programs are searched
-//! exactly. The work is bounded in steps, so that the result is the same on every machine, and chains
-//! share nothing, so that it is the same on any number of threads.
+//! exactly. The work is bounded in steps, so that the result is the same on every machine, and
+//! chains share nothing, so that it is the same on any number of threads.
 
 mod anneal;
 mod board;
@@ -55,39 +55,39 @@ struct Stage {
     chains: usize,
     /// How many steps each chain takes.
     steps: usize,
-    /// How many times the first temperature is halved before they start. Those that start hot look
-    /// far, from the first order; those that start cool go on from the best so far.
+    /// How many times the initial temperature is halved before they start. Chains that start hot
+    /// search widely from the first order; those that start cool refine the best order so far.
     cooled: f64,
     /// Whether they make room for moves that need more memory than there is.
     makes_room: bool,
 }
 
 impl Effort {
-    /// The lesser efforts and this one. Each is made after all that is less, and the best of all
-    /// that was found is taken: more effort never gives a slower order.
+    /// The lower efforts and this one. Each runs after all lower ones, and the best order of all is
+    /// taken: more effort never gives a slower order.
     fn rungs(self) -> &'static [Effort] {
         const RUNGS: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Thorough];
         &RUNGS[..=self as usize]
     }
 
-    /// What it does beyond the lesser efforts.
+    /// What it does beyond the lower efforts.
     fn stages(self, len: usize) -> Vec<Stage> {
-        // In hundredths of the default: half a second for a thousand operations on two cores, and three
-        // for any number.
+        // In hundredths of the default: half a second for a thousand operations on two cores, and
+        // three for any number.
         let hundredth = (2_600 + 17 * len / 10).max((12 * len).saturating_sub(7_700)).min(18_300);
         let stage = |chains, hundredths, cooled| {
             let makes_room = false;
             Stage { chains, steps: hundredth * hundredths, cooled, makes_room }
         };
-        // Where memory is short they find what others do not, and elsewhere the other way round.
+        // Where memory is tight they find what the others do not, and vice versa.
         let roomy = |chains, hundredths, cooled| {
             let makes_room = true;
             Stage { makes_room, ..stage(chains, hundredths, cooled) }
         };
         match self {
             Effort::Quick => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
-            // Where many chains would each come to a part of the order too seldom, few look far and
-            // go on for longer.
+            // Many chains would each visit a part of the order too rarely: instead a few search
+            // widely and run longer.
             Effort::Default if len > LONG => {
                 vec![stage(2, 36, 0.0), stage(2, 54, 4.0), roomy(2, 36, 4.0)]
             }
@@ -98,7 +98,7 @@ impl Effort {
         }
     }
 
-    /// Goes on from an order, with other times.
+    /// Refines an order with different times.
     fn refining(self, len: usize) -> Vec<Stage> {
         let rungs = self.rungs().iter().take(2);
         let mut stages: Vec<Stage> = rungs.flat_map(|rung| rung.stages(len)).collect();
@@ -110,11 +110,11 @@ impl Effort {
 /// The longest programs that many chains search.
 const LONG: usize = 7_000;
 
-/// How often the search goes on with times as they come out where compute and communication slow
-/// each other.
+/// How often the search is repeated with the times that result from compute and communication
+/// slowing each other.
 const REFINED: usize = 2;
 
-/// Where a search starts, and what it cannot beat.
+/// Where a search starts, and its lower bound.
 #[derive(Clone, Copy)]
 struct Start<'a> {
     /// The best one first.
@@ -128,17 +128,18 @@ pub struct Task<'a> {
     pub graph: &'a Graph,
     /// What it runs on.
     pub machine: &'a Machine,
-    /// The most that may be alive.
+    /// The memory limit.
     pub memory_limit: Bytes,
     /// Which edges are kept: with [`Edges::All`] collectives stay in order.
     pub edges: Edges,
-    /// Orders to start from and to be no worse than, besides the input order.
+    /// Orders to start from, besides the input order; the result is no worse than any of them.
     pub known: &'a [Order],
     /// How much work is done.
     pub effort: Effort,
     /// How many threads may work; does not change the result.
     pub threads: usize,
-    /// Told which part of the work is done, from several threads; says whether to go on.
+    /// Called from several threads with the fraction of the work that is done; returns whether to
+    /// continue.
     pub progress: &'a (dyn Fn(f64) -> ControlFlow<()> + Sync),
 }
 
@@ -150,13 +151,13 @@ pub struct Optimized {
     pub order: Order,
     /// Its step time.
     pub step_time: Nanos,
-    /// What no order that keeps the task's edges can beat.
+    /// The lower bound for orders that keep the task's edges.
     pub bound: Bound,
     /// Its peak.
     pub peak: Bytes,
-    /// What was found against the input order, with everything a little different.
+    /// The result compared with the input order under variations.
     pub robustness: Robustness,
-    /// Whether this is the input order, because what was found is worse than it in most variations.
+    /// Whether this is the input order, because what was found is worse in most variations.
     pub input_kept: bool,
 }
 
@@ -165,12 +166,16 @@ pub struct Optimized {
 #[allow(missing_docs)]
 #[non_exhaustive]
 pub enum OptimizeError {
-    #[error("no order was found that needs at most {limit} ({} bytes); the smallest peak reached is {smallest} ({} bytes)", limit.0, smallest.0)]
+    #[error(
+        "no order was found that needs at most {limit} ({} bytes); the smallest peak reached is \
+         {smallest} ({} bytes)",
+        limit.0, smallest.0
+    )]
     NoOrderWithin { limit: Bytes, smallest: Bytes },
     /// Our own bug.
     #[error("the result is not valid: {0}")]
     Unproved(Violation),
-    /// Whoever asked does not want it any more: [`Task::progress`] said so.
+    /// The caller no longer wants a result: [`Task::progress`] said so.
     #[error("stopped before an order was found")]
     Stopped,
 }
@@ -205,7 +210,7 @@ pub fn optimize_so_far(task: &Task<'_>) -> Result<SoFar, OptimizeError> {
     let best = best_of(&Task { progress: &progress, ..*task });
     let is_stopped = stopped.load(Ordering::Relaxed);
     match best {
-        // That nothing was found within the limit says nothing if the search was stopped.
+        // A stopped search that found nothing within the limit proves nothing.
         Err(OptimizeError::NoOrderWithin { .. }) if is_stopped => Err(OptimizeError::Stopped),
         best => Ok(SoFar { best: best?, is_stopped }),
     }
@@ -243,7 +248,7 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     candidates.chosen(&proved)
 }
 
-/// What no order can beat where nothing is slowed: the search itself knows no contention.
+/// The lower bound without contention, which the search itself does not model.
 fn uncontended(task: &Task<'_>, bound: Bound) -> Bound {
     match task.machine.is_contended() {
         true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
@@ -257,8 +262,8 @@ fn exact_order(hunt: &Hunt<'_>, rung: Effort) -> Option<Vec<u32>> {
     is_possible.then(|| exact::search(hunt.program, hunt.task.memory_limit.0)).flatten()
 }
 
-/// What exact search proves: no order is faster than what it found. It knows neither contention nor
-/// hosts and peers that take time.
+/// What exact search proves: no order is faster than the one it found. It models neither contention
+/// nor the time of hosts and peers.
 fn exhausted(task: &Task<'_>, order: &[u32]) -> Option<Bound> {
     let Machine { launch, peers, .. } = task.machine;
     if task.machine.is_contended() || *launch > Nanos::ZERO || peers.is_some() {
@@ -268,8 +273,8 @@ fn exhausted(task: &Task<'_>, order: &[u32]) -> Option<Bound> {
     Some(Bound { time, edges: task.edges, basis: Basis::AllOrders, memory: true })
 }
 
-/// The orders that one more rung finds: by exact search, where that was possible, otherwise by
-/// annealing. What has no order within the limit is annealed, too, to see how close one can come.
+/// The orders that one more rung finds: by exact search if possible, otherwise by annealing.
+/// Programs without an order within the limit are annealed, too, to see how close one can come.
 fn climb(hunt: &mut Hunt<'_>, rung: Effort, exact: Option<&[u32]>) -> Vec<Found> {
     let program = hunt.program;
     match exact {
@@ -281,8 +286,8 @@ fn climb(hunt: &mut Hunt<'_>, rung: Effort, exact: Option<&[u32]>) -> Vec<Found>
     }
 }
 
-/// Goes on from the best order so far with the times that operations take in it beside each other,
-/// and again from what comes of that: the search itself knows no contention.
+/// Refines the best order so far with the times that its operations take beside each other, and
+/// repeats that with the result: the search itself does not model contention.
 fn refine(candidates: &mut Candidates<'_>, rung: Effort) {
     let task = candidates.task;
     let goes_on = |_: f64| (task.progress)(1.0);
@@ -327,7 +332,7 @@ struct Ranked {
 }
 
 impl Ranked {
-    /// Times that differ by less than a thousandth of a nanosecond differ by rounding alone.
+    /// Times that differ by less than a thousandth of a nanosecond are equal but for rounding.
     fn compare(&self, other: &Ranked) -> std::cmp::Ordering {
         let rounded = |time: Nanos| (time.0 * 1e3).round();
         let by_time = rounded(self.step_time).total_cmp(&rounded(other.step_time));
@@ -371,7 +376,7 @@ impl<'a> Candidates<'a> {
         self.best().is_some_and(|best| bound.is_reached_by(best.step_time))
     }
 
-    /// Adds what the last moves make of the best.
+    /// Adds the results of the last moves of the best orders.
     fn settle(&mut self, bound: Bound) {
         let Some(best) = self.best() else { return };
         if let Some(settled) = settle::settled(self.task, self.program, best, bound) {
@@ -379,7 +384,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// What is said where nothing is within the limit.
+    /// The error if nothing is within the limit.
     fn none_within(&self) -> OptimizeError {
         let smallest = Bytes(self.smallest);
         OptimizeError::NoOrderWithin { limit: self.task.memory_limit, smallest }
@@ -407,7 +412,7 @@ impl<'a> Candidates<'a> {
             Effort::Quick => proved.bound,
             _ => proved.sharpened(best.step_time),
         };
-        // Sums in another sequence round differently.
+        // The order of summation affects rounding.
         let time =
             if bound.is_reached_by(step_time) { bound.time.min(step_time) } else { bound.time };
         let bound = Bound { time, ..bound };
@@ -420,9 +425,9 @@ struct Hunt<'a> {
     task: &'a Task<'a>,
     program: &'a Program,
     start: Start<'a>,
-    /// The best to go on from.
+    /// The best order to continue from.
     best: (Key, Vec<u32>),
-    /// How many stages are done: every chain has randomness of its own.
+    /// How many stages are done: each chain has its own random seed.
     stages: usize,
     /// How many steps will be made in all.
     steps: usize,
@@ -442,8 +447,8 @@ impl<'a> Hunt<'a> {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Runs stages until the bound is reached; gives what every chain found, and the best with more
-    /// slack.
+    /// Runs stages until the bound is reached; returns what every chain found, and the best one
+    /// with more slack.
     fn run(&mut self, stages: &[Stage]) -> Vec<Found> {
         let mut found = Vec::new();
         for stage in stages {
@@ -469,7 +474,7 @@ impl<'a> Hunt<'a> {
 
     fn chain(&self, stage: &Stage, index: usize) -> Found {
         let orders = self.start.orders;
-        // Most chains look around the best order that is known, some around the others.
+        // Most chains search around the best known order, some around the others.
         let other = if index < 4 { 0 } else { (index - 3) % orders.len() };
         let from = if stage.cooled > 0.0 { &self.best.1 } else { &orders[other] };
         let chain = Chain {
@@ -486,7 +491,7 @@ impl<'a> Hunt<'a> {
     fn tick(&self, steps: usize) -> ControlFlow<()> {
         let done = self.done.fetch_add(steps, Ordering::Relaxed) + steps;
         let told = (self.task.progress)((done as f64 / self.steps as f64).min(1.0));
-        // Once told, always told: chains that start later stop, too.
+        // Once stopped, always stopped: chains that start later stop, too.
         match self.stopped.fetch_or(told.is_break(), Ordering::Relaxed) || told.is_break() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
@@ -494,7 +499,8 @@ impl<'a> Hunt<'a> {
     }
 }
 
-/// How good an order is to go on from: what exceeds the limit least, and then the shortest step.
+/// How good an order is to continue from: the smallest excess over the limit, then the shortest
+/// step.
 #[derive(Clone, Copy)]
 struct Key {
     excess: i64,
@@ -557,7 +563,7 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
 /// Orders to start from, the best first: within the limit if there are such, and then by step time.
 fn ranked_starts(task: &Task<'_>, orders: Vec<Order>) -> Vec<Vec<u32>> {
     let graph = task.graph;
-    // The search knows no contention, and is the same with it.
+    // The search ignores contention, and so gives the same result with it.
     let machine = task.machine.uncontended();
     let key = |order: &Order| Key {
         excess: (Timeline::of(graph, order).peak - task.memory_limit).0.max(0),

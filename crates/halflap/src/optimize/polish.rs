@@ -1,8 +1,8 @@
-//! More slack where that costs nothing: each collective as early as it can start, each wait as late
-//! as it can stand, with the step no longer.
+//! More slack where it is free: each collective as early as it can start, each wait as late as it
+//! can be, without a longer step.
 //!
-//! What a move does to the slack is found by running the order again from there, until all is as it
-//! was: moves that change little cost little, however long the order is.
+//! The effect of a move on slack is found by running the order again from there until nothing
+//! changes any more: moves that change little cost little, however long the order is.
 
 use super::anneal::Found;
 use super::board::{Board, Move};
@@ -28,7 +28,7 @@ struct Polish<'p> {
     program: &'p Program,
     board: Board<'p>,
     limit: i64,
-    /// What the step may take.
+    /// The longest allowed step.
     step_time: f64,
     /// The slack of every operation.
     slack: Vec<f64>,
@@ -77,7 +77,7 @@ impl<'p> Polish<'p> {
         }
     }
 
-    /// Makes a move; gives how much slack that gains.
+    /// Makes a move; returns the slack that it gains.
     fn gained(&mut self, step: Move) -> f64 {
         self.board.make(step);
         let same_from = self.board.rerun(step);
@@ -100,7 +100,7 @@ impl<'p> Polish<'p> {
         let back = Move { from: to, to: from };
         self.board.make(back);
         self.board.rerun(back);
-        // The first note of an operation is what it had.
+        // The first note about an operation holds its original value.
         for &(op, slack) in self.before.iter().rev() {
             self.slack[op] = slack;
         }

@@ -1,4 +1,4 @@
-//! What one operation's place is worth: the board's answers for what explains an order.
+//! What moving one operation would save: the board's answers, for explanations.
 
 use std::ops::RangeInclusive;
 
@@ -16,13 +16,13 @@ pub(crate) enum Side {
     Later,
 }
 
-/// What other places would bring.
+/// What other places would save.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Worth {
     /// The most that is saved at a place within the limit.
     pub(crate) saved: Nanos,
-    /// The least that a place which saves time exceeds the limit by, if it is memory alone that bars
-    /// all such places.
+    /// The smallest excess over the limit of a place that saves time, if memory alone rules out all
+    /// such places.
     pub(crate) barred_by: Option<Bytes>,
     /// Where the most is saved.
     pub(crate) best: Option<Pos>,
@@ -37,7 +37,7 @@ pub(crate) struct Probe<'a> {
     limit: Bytes,
 }
 
-/// So many places are tried on a side: all of them where there are no more, else evenly spread.
+/// How many places are tried on a side: all of them if there are no more, else evenly spaced ones.
 const PLACES: usize = 48;
 
 impl<'a> Probe<'a> {
@@ -53,19 +53,19 @@ impl<'a> Probe<'a> {
         Probe { graph, order, step_time: board.step_time(), board, limit }
     }
 
-    /// What an operation would bring at other places on that side that keep `edges`.
+    /// What an operation would save at other places on that side that keep `edges`.
     pub(crate) fn worth(&mut self, op: OpId, side: Side, edges: Edges) -> Worth {
         let reach = self.reach(op, side, edges);
         self.try_at(op, side, 1..=reach)
     }
 
-    /// What an operation would bring at places on that side that only order-only edges bar.
+    /// What an operation would save at places on that side that only order-only edges rule out.
     pub(crate) fn worth_free(&mut self, op: OpId, side: Side) -> Worth {
         let [kept, free] = [Edges::All, Edges::Real].map(|edges| self.reach(op, side, edges));
         self.try_at(op, side, kept + 1..=free)
     }
 
-    /// How many operations were looked at so far.
+    /// How many operations were visited so far.
     pub(super) fn work(&self) -> u64 {
         self.board.work
     }
@@ -86,7 +86,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// What an operation would bring at places that are so far away.
+    /// What an operation would save at these distances.
     fn try_at(&mut self, op: OpId, side: Side, away: RangeInclusive<usize>) -> Worth {
         let from = self.order.pos(op).index();
         let mut worth = Worth::default();
@@ -105,7 +105,7 @@ impl<'a> Probe<'a> {
 }
 
 impl Worth {
-    /// A place that saves time and needs this much more than the limit, or less.
+    /// A place that saves time and exceeds the limit by at most this much.
     fn add(&mut self, place: Pos, saved: Nanos, over: Bytes) {
         if over > Bytes::ZERO {
             self.barred_by = Some(self.barred_by.map_or(over, |least| least.min(over)));

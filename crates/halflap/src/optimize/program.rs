@@ -26,8 +26,8 @@ pub(crate) struct Program {
     pub(super) baseline: i64,
 }
 
-/// What running an operation takes, in one place: moves are tried so often that a line of the cache
-/// for each number would be most of the cost.
+/// What running an operation needs, in one place: moves are tried so often that a cache line for
+/// each number would dominate the cost.
 pub(super) struct OpRow {
     pub(super) time: f64,
     /// The asynchronous collectives that it needs: all that can keep it waiting.

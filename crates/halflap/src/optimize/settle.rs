@@ -1,7 +1,7 @@
-//! The last moves: what a single operation at another place would still save.
+//! The last moves: what moving single operations would still save.
 //!
-//! An order that is handed on is asked what holds its collectives. Where the answer would be that
-//! one was issued too late, or is waited for too early, it is moved.
+//! A final order is asked what holds its collectives. If the answer is that one was issued too
+//! late, or is waited for too early, it is moved.
 
 use super::probe::{Probe, Side};
 use super::program::Program;
@@ -42,7 +42,7 @@ struct Settling<'a> {
     bound: Bound,
     order: Order,
     simulation: Simulation,
-    /// How many were made, and how many operations were looked at for them.
+    /// How many were made, and how many operations were visited for them.
     moves: usize,
     work: u64,
 }
@@ -54,7 +54,7 @@ impl Settling<'_> {
             || self.work > WORK
     }
 
-    /// Goes through what is waited for, and makes the moves that help.
+    /// Goes through the awaited collectives, and makes the moves that help.
     fn pass(&mut self) {
         let waited = self.simulation.waited_for().into_iter();
         let asynchronous = waited
@@ -70,7 +70,7 @@ impl Settling<'_> {
         }
     }
 
-    /// Makes the first move that helps; gives how many operations were asked for.
+    /// Makes the first move that helps; returns how many operations were visited.
     fn improve(&mut self, questions: &[(OpId, Side)]) -> usize {
         let Task { graph, machine, edges, memory_limit, .. } = *self.task;
         let order = self.order.clone();
@@ -85,7 +85,7 @@ impl Settling<'_> {
             let Some(to) = best else { continue };
             let moved = order.moved(op, to);
             let ran = simulate(graph, moved.as_slice(), machine);
-            // The place was found without contention and launch times, which may say otherwise.
+            // The place was found without contention and launch times, which may rule it out.
             if ran.step_time < self.simulation.step_time {
                 (self.order, self.simulation) = (moved, ran);
                 self.moves += 1;

@@ -1,5 +1,5 @@
-//! A first look at a program that is one of many to choose from: what a short search finds from
-//! orders that are known, without a proof, and only if there is anything to be found.
+//! A first look at one of many candidate programs: the result of a short search from known orders,
+//! without a proof, and only if there is anything to gain.
 
 use super::anneal::Found;
 use super::program::Program;
@@ -20,15 +20,15 @@ pub(crate) enum FirstLook {
     Found(Sketch),
     /// No order is as short as was asked for.
     TooLong {
-        /// The least that any takes.
+        /// The lower bound.
         least: Nanos,
-        /// Whether that is for want of memory.
+        /// Whether the memory limit is the reason.
         memory: bool,
     },
 }
 
-/// Looks for an order with a step below a time, with what quick effort does; if no more was asked
-/// for, with half of it, which goes on from the best of what is known and does not look far.
+/// Searches for an order with a step below a time, at quick effort; if no more was asked for, with
+/// half of that work, which only refines the best known order.
 pub(crate) fn sketch(task: &Task<'_>, below: Nanos) -> Result<FirstLook, OptimizeError> {
     let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
     if bound.time >= below {

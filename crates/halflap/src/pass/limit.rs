@@ -3,7 +3,7 @@
 use crate::ids::OpId;
 use crate::units::{Bytes, Nanos};
 
-/// Why an operation stopped moving. Rendered by `report`, never here.
+/// Why an operation stopped moving. Rendered by halflap-report, never here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// Nothing stands beyond it.
@@ -26,7 +26,7 @@ pub enum Limit {
     ExposedTimeGrows {
         /// The neighbour.
         candidate: OpId,
-        /// By how much, all in all.
+        /// The total.
         by: Nanos,
     },
     /// Too much would be alive.

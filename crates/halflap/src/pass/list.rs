@@ -1,8 +1,8 @@
 //! A list scheduler: of all operations that could run next, take the one that ranks first.
 //!
-//! The rank is, in falling weight: the first collective (in the given order) that the operation
-//! leads to, if collectives are to rise; whether it is a wait, if waits are to sink; its place in
-//! the given order. Ranks differ, so that the result does not depend on the heap.
+//! The rank is, in decreasing weight: the first collective (in the given order) that the operation
+//! leads to, if collectives are raised; whether it is a wait, if waits are sunk; its place in the
+//! given order. All ranks differ, so that the result does not depend on the heap.
 //!
 //! All edges bind, also those for the order of collectives alone. Cost: n log n.
 
@@ -19,9 +19,9 @@ use crate::units::Nanos;
 /// What is ranked, and how.
 #[derive(Clone, Copy)]
 pub(super) struct Goals {
-    /// Collectives rise, and with them what they need.
+    /// Collectives are raised, with everything that they need.
     pub(super) raise_comms: bool,
-    /// Waits sink.
+    /// Waits are sunk.
     pub(super) sink_waits: bool,
     /// After each collective comes compute, until it is hidden.
     pub(super) overlap: bool,
@@ -69,7 +69,7 @@ fn first_collective_led_to(graph: &Graph, order: &Order, goals: Goals) -> IdVec<
     for (index, &op) in collectives.enumerate() {
         number[op] = index as u32;
     }
-    // Input order, unlike the given one, is sure to be a topological order of all edges.
+    // Input order, unlike the given one, is certain to be a topological order of all edges.
     let mut first = number.clone();
     for op in graph.ops().rev() {
         let after = graph.succs(op, Edges::All).iter().map(|&succ| first[succ]).min();
@@ -110,7 +110,8 @@ impl<'a> Scheduler<'a> {
         ready.push(Reverse((self.ranks[op], op)));
     }
 
-    /// The first of all that could run. `Reverse` turns the order around: the larger one ranks first.
+    /// The first of all that could run. `Reverse` turns the order around: the larger one ranks
+    /// first.
     fn pop(&mut self) -> Option<OpId> {
         let others_first = self.ready_others.peek() > self.ready_compute.peek();
         let ready = if others_first { &mut self.ready_others } else { &mut self.ready_compute };
@@ -127,7 +128,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Takes compute until it is as long as the collective, or there is none left.
+    /// Takes compute until it is as long as the collective, or none is left.
     fn hide(&mut self, collective: OpId) {
         let mut exposed = self.times.of(collective);
         while exposed > Nanos::ZERO

@@ -48,7 +48,8 @@ pub enum Pass {
     ReorderCommunicationPreservingPeakMemory,
     /// Waits later, one swap at a time, within a memory budget.
     SinkWaitsIterative,
-    /// Both by swaps of neighbours, without run times and without more memory: torch 2.15's default.
+    /// Both by swaps of neighbours, without run times and without more memory: torch 2.15's
+    /// default.
     SimpleOverlap,
 }
 
@@ -125,18 +126,19 @@ impl FromStr for Pass {
 pub struct Promise {
     /// Order-only edges that the given order kept are kept.
     pub order_edges: bool,
-    /// By which part of the given order's peak the new peak may exceed it; `None`: by any.
+    /// The fraction of the given order's peak by which the new peak may exceed it; `None` for no
+    /// limit.
     pub peak_budget: Option<f64>,
 }
 
 impl Promise {
-    /// The most that may be alive, where the pass was given an order with that peak.
+    /// The memory limit, if the pass was given an order with that peak.
     pub fn memory_limit(self, peak: Bytes) -> Option<Bytes> {
         self.peak_budget.map(|budget| within_budget(peak, budget))
     }
 }
 
-/// The largest integer number of bytes within `peak` and `budget` times as much again.
+/// The largest integer number of bytes that exceeds `peak` by at most the fraction `budget`.
 fn within_budget(peak: Bytes, budget: f64) -> Bytes {
     Bytes(peak.0.saturating_add((peak.0 as f64 * budget).floor() as i64))
 }

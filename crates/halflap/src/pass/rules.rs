@@ -50,7 +50,7 @@ pub(super) struct Rules {
     pub(super) direction: Direction,
     /// What only memory can stop the group at, where nothing binds it to the group; see `settled`.
     pub(super) unremarkable: Kinds,
-    /// What is never passed.
+    /// Kinds that are never passed.
     pub(super) barriers: Kinds,
     /// What a group may carry along where it depends on it.
     pub(super) carries: Kinds,
@@ -64,24 +64,26 @@ pub(super) struct Rules {
     pub(super) order_edges_bind: bool,
     /// Stop where run times say so.
     pub(super) times: Option<TimeRules>,
-    /// By which part of the peak the peak may grow.
+    /// The fraction by which the peak may grow.
     pub(super) budget: f64,
-    /// Whether the books on last uses follow a swap.
+    /// Whether last users are updated after a swap.
     pub(super) last_uses_follow: bool,
-    /// Whether the group's peak follows a swap, or stays what it was when its members joined.
+    /// Whether the group's peak is updated after a swap, or stays what it was when its members
+    /// joined.
     pub(super) group_peak_follows: bool,
 }
 
 /// How run times stop a slide.
 #[derive(Clone, Debug)]
 pub(super) struct TimeRules {
-    /// By which part of its run time a collective is hidden more than it needs.
+    /// The fraction of its run time by which a collective should be hidden beyond its end.
     pub(super) extra_overlap: f64,
     /// Which carried operations lose overlap when compute leaves their side of the group.
     pub(super) anchors: Kinds,
     /// Which carried operations' run times a passed pair loses.
     pub(super) group_time: Kinds,
-    /// Torch sinks waits with the account of other pairs garbled: see `Slider::exposed_growth`.
+    /// Torch computes the exposure of other pairs wrongly when it sinks waits: see
+    /// `Slider::exposed_growth`.
     pub(super) garbled: bool,
 }
 
@@ -92,7 +94,7 @@ impl Rules {
         self.carries == Kinds::NONE
     }
 
-    /// Fills in what follows from the rest.
+    /// Derives what follows from the other fields.
     fn settled(self) -> Rules {
         let remarkable = self.barriers.and(Kinds::COLLECTIVES.only_if(self.gathers_collectives));
         let unremarkable = Kinds::ALL.except(remarkable).only_if(self.times.is_none());

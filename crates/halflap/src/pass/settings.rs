@@ -11,9 +11,9 @@ use crate::nearest::Unknown;
 pub struct IterativeSettings {
     /// Stop where run times say that the collective is hidden, and where others would be exposed.
     pub use_runtime_estimations: bool,
-    /// By which part of its run time a collective is hidden more than it needs.
+    /// The fraction of its run time by which a collective should be hidden beyond its end.
     pub extra_comm_comp_overlap: f64,
-    /// By which part of the peak memory the peak may grow.
+    /// The fraction by which the peak memory may grow.
     pub peak_memory_budget: f64,
     /// Whether collectives may overtake each other.
     pub unsafe_collectives_reorder: bool,
@@ -30,9 +30,9 @@ pub struct Settings {
     pub reorder: IterativeSettings,
     /// Those of `sink_waits_iterative`.
     pub sink: IterativeSettings,
-    /// By what the run times of collectives are multiplied.
+    /// The factor on run times of collectives.
     pub comm_mult: f64,
-    /// By what all other run times are multiplied.
+    /// The factor on all other run times.
     pub non_comm_mult: f64,
     /// Compare the ledger with the full account after every swap.
     pub debug_memory_recompute: bool,

@@ -8,8 +8,8 @@
 //! group and a sinking wait first. So a passed neighbour is directly next to it, and compute adds
 //! exactly its run time to the overlap. For all other neighbours the overlap is recomputed.
 //!
-//! Cost of a swap: the size of the group. What the neighbour has to do with the group is marked when
-//! an operation joins it, so that a neighbour that has nothing to do with it costs a few loads.
+//! A swap costs time in proportion to the group. How the neighbour relates to the group is marked
+//! when an operation joins, so that an unrelated neighbour costs a few loads.
 
 use super::limit::{Limit, NotGrouped};
 use super::rules::Rules;
@@ -22,7 +22,7 @@ use crate::order::{Block, Direction, Order};
 use crate::overlap::{Hiding, Overlap};
 use crate::units::{Bytes, Nanos};
 
-/// What became of one operation.
+/// The outcome of one slide.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Slide {
@@ -253,8 +253,8 @@ impl<'a> Slider<'a> {
         }
     }
 
-    /// By how much more would be exposed, all in all, if `candidate` were passed; `None` if by
-    /// nothing. Books what the group's pairs lose if it is.
+    /// By how much exposure would grow in total if `candidate` were passed; `None` if it would not.
+    /// Records what the group's pairs lose if it is passed.
     ///
     /// Two kinds of pairs can lose: one that `candidate` is the near end of loses the group's run
     /// time, those that have an end in the group lose `candidate`'s; the slid pair wins the latter.
@@ -283,7 +283,7 @@ impl<'a> Slider<'a> {
                 let won = slid.exposed_with(-time) - slid.exposed_with(Nanos::ZERO);
                 group.anchors.iter().fold(won, |total, pair| total + growth(pair))
             }
-            // Torch drops what the slid pair wins and turns the sign of what the others lose.
+            // Torch ignores what the slid pair gains and flips the sign of what the others lose.
             true => group
                 .anchors
                 .iter()
@@ -400,7 +400,7 @@ impl From<&Hiding> for Pair {
     }
 }
 
-/// What an operation has to do with the group; the bits of [`Marks`].
+/// How an operation relates to the group; the bits of [`Marks`].
 #[derive(Clone, Copy)]
 struct Bonds(u32);
 
@@ -409,7 +409,7 @@ impl Bonds {
     const ORDERED: Bonds = Bonds(2);
     const SHARES: Bonds = Bonds(4);
 
-    /// It has nothing to do with the group.
+    /// It is unrelated to the group.
     #[inline]
     fn is_none(self) -> bool {
         self.0 == 0
@@ -421,13 +421,13 @@ impl Bonds {
         self.0 & Bonds::NEEDED.0 != 0
     }
 
-    /// An edge joins it to the group, perhaps only for the order of collectives.
+    /// An edge connects it to the group, perhaps only to keep the order of collectives.
     #[inline]
     fn is_ordered(self) -> bool {
         self.0 & Bonds::ORDERED.0 != 0
     }
 
-    /// It uses a buffer that the group uses, too, and one of them frees.
+    /// It and the group use the same buffer, and one of them frees it.
     #[inline]
     fn shares_a_free(self) -> bool {
         self.0 & Bonds::SHARES.0 != 0

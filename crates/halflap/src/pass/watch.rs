@@ -15,9 +15,9 @@ pub struct SwapView<'a> {
     pub order: &'a Order,
     /// The ledger after the swap.
     pub ledger: &'a Ledger,
-    /// Who moved.
+    /// The operations that moved.
     pub group: &'a Block,
-    /// Who made way.
+    /// The operation that they passed.
     pub candidate: OpId,
     /// What the pass may use.
     pub limit: Bytes,
@@ -41,10 +41,10 @@ impl Watch for NoWatch {
     }
 }
 
-/// Holds the ledger against the full account after every swap.
+/// Compares the ledger with the full account after every swap.
 #[derive(Default)]
 pub struct LedgerCheck<F> {
-    /// Called after every swap that was found right, with the number of operations slid before.
+    /// Called after every swap that was found correct, with the number of operations slid before.
     pub on_swap: F,
 }
 

@@ -13,9 +13,9 @@ use crate::units::Nanos;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenTransfer {
     pub op: OpId,
-    /// Before when it cannot start, whatever is ahead of it on its stream.
+    /// The earliest start, whatever is ahead of it on its stream.
     pub ready: Nanos,
-    /// How long it would still take alone.
+    /// The remaining time if it ran alone.
     pub left: Nanos,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct OpenTransfer {
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay {
     streams: IdVec<StreamId, OpenStream>,
-    /// Until when they have been followed.
+    /// The time up to which they have been simulated.
     at: Nanos,
 }
 
@@ -33,7 +33,7 @@ pub(super) type Placed = (OpId, Nanos, Nanos);
 #[derive(Clone, Debug, Default)]
 struct OpenStream {
     transfers: VecDeque<OpenTransfer>,
-    /// What has ended since it was last asked for.
+    /// Those that have ended since the last query.
     ended: Vec<Placed>,
     /// When the first one started, or will.
     start: Nanos,
@@ -53,7 +53,7 @@ impl UnderWay {
         stream.transfers.push_back(transfer);
     }
 
-    /// Follows them while compute runs from `start` on, and gives its end.
+    /// Simulates them while compute runs from `start` on, and returns its end.
     pub fn run_beside(&mut self, start: Nanos, time: Nanos, machine: &Machine) -> Nanos {
         self.advance(start, 1.0);
         let mut left = time;
@@ -72,8 +72,8 @@ impl UnderWay {
         self.at
     }
 
-    /// When those that ended since the last call did, and those under way will if nothing is
-    /// computed any more.
+    /// The ends of those that ended since the last call, and of those in flight if nothing else
+    /// computes.
     pub fn placed(&mut self) -> impl Iterator<Item = (StreamId, Vec<Placed>)> {
         let at = self.at;
         let ids = self.streams.ids();
@@ -90,7 +90,7 @@ impl UnderWay {
         changes.fold(Nanos(f64::INFINITY), Nanos::min)
     }
 
-    /// Lets time pass, in which they are this many times slower than alone.
+    /// Advances time, during which they are this many times slower than alone.
     fn advance(&mut self, until: Nanos, slowdown: f64) {
         for stream in self.streams.as_mut_slice() {
             stream.advance(self.at, until, slowdown);

@@ -3,7 +3,7 @@
 use crate::ids::OpId;
 use crate::units::Nanos;
 
-/// A time in which the compute stream stood still.
+/// A stall of the compute stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Exposure {
@@ -20,7 +20,7 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// Whether communication is exposed, and not just nothing issued.
+    /// Whether communication is exposed, as opposed to nothing being issued.
     pub fn is_communication(&self) -> bool {
         self.cause != Cause::Issued
     }
@@ -30,13 +30,13 @@ impl Exposure {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waited {
     pub(crate) collective: OpId,
-    /// For how long, all in all.
+    /// The total.
     pub(crate) exposed: Nanos,
     /// The first operation that waits; the collective itself where it ends the step.
     pub(crate) at: OpId,
 }
 
-/// Why the compute stream stood still.
+/// Why the compute stream stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The operation needs the collective's result.

@@ -1,10 +1,10 @@
-//! Streams: when everything would really run.
+//! The simulator: when every operation would run.
 //!
 //! One compute stream runs compute operations and waits, in order. Each communication stream runs
 //! its collectives in the order in which they are issued. A collective starts when the compute
 //! stream has come to it, what it needs is there and its stream is free; an operation that needs a
-//! collective's result stops the compute stream until it is there; a synchronous collective occupies
-//! both streams. The step ends when everything has.
+//! collective's result stops the compute stream until it is there; a synchronous collective
+//! occupies both streams. The step ends when everything has.
 //!
 //! Two effects can be added: compute and communication are slower while they run beside each other,
 //! and the host needs time to issue an operation, which cannot start before it was issued.
@@ -45,22 +45,22 @@ use crate::units::Nanos;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Machine {
-    /// Which collectives take turns.
+    /// The streams of collectives.
     pub streams: Streams,
     /// How long operations take.
     pub times: Times,
-    /// How much slower compute is while communication runs beside it: 1 is not at all.
+    /// The factor on compute while communication runs beside it: 1 is no slowdown.
     pub slowdown: f64,
-    /// How much slower communication is while compute runs beside it: 1 is not at all.
+    /// The factor on communication while compute runs beside it: 1 is no slowdown.
     pub comm_slowdown: f64,
-    /// What the host needs to issue an operation.
+    /// The time that the host needs to issue an operation.
     pub launch: Nanos,
-    /// Before when each collective cannot start, because another rank comes later.
+    /// The earliest start of each collective, because another rank arrives later.
     pub peers: Option<IdVec<OpId, Nanos>>,
 }
 
 impl Machine {
-    /// Streams by shared ranks, no contention, a host that takes no time, ranks that keep step.
+    /// Streams by shared ranks, no contention, no host time, ranks in step.
     pub fn new(graph: &Graph, times: Times) -> Machine {
         let streams = Streams::assign(graph, Assignment::SharedRanks);
         Machine {
@@ -73,7 +73,7 @@ impl Machine {
         }
     }
 
-    /// The same, with compute and communication that do not slow each other.
+    /// The same without contention.
     pub fn uncontended(&self) -> Machine {
         Machine { slowdown: 1.0, comm_slowdown: 1.0, ..self.clone() }
     }
@@ -88,22 +88,22 @@ impl Machine {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Simulation {
-    /// When everything has ended.
+    /// The end of the step.
     pub step_time: Nanos,
     /// When each operation starts.
     pub start: IdVec<OpId, Nanos>,
     /// When each operation ends.
     pub end: IdVec<OpId, Nanos>,
-    /// Where the compute stream stood still, and why.
+    /// The stalls of the compute stream, with their causes.
     pub exposures: Vec<Exposure>,
-    /// How long the compute stream stood still before the step's end.
+    /// How long the compute stream was idle before the step's end.
     pub compute_idle: Nanos,
-    /// How long each communication stream stood still before the step's end.
+    /// How long each communication stream was idle before the step's end.
     pub stream_idle: IdVec<StreamId, Nanos>,
 }
 
 impl Simulation {
-    /// How long the compute stream stands still for collectives, all in all.
+    /// How long the compute stream stalls on collectives in total.
     pub fn exposed(&self) -> Nanos {
         self.exposures
             .iter()
@@ -112,7 +112,7 @@ impl Simulation {
             .sum()
     }
 
-    /// The collectives that the compute stream waits for, the longest first.
+    /// The collectives that the compute stream waits for, the longest wait first.
     pub(crate) fn waited_for(&self) -> Vec<Waited> {
         let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> =
             IdVec::filled((Nanos::ZERO, None), self.start.len());
@@ -134,7 +134,7 @@ impl Simulation {
     }
 }
 
-/// Runs an order.
+/// Simulates an order.
 pub fn simulate(graph: &Graph, order: &[OpId], machine: &Machine) -> Simulation {
     let mut clock = StreamClock::new(graph, machine);
     for &op in order {
@@ -143,7 +143,7 @@ pub fn simulate(graph: &Graph, order: &[OpId], machine: &Machine) -> Simulation 
     clock.finish()
 }
 
-/// Where the compute stream stands still, and for which collective.
+/// The stalls of the compute stream, and the collective of each.
 struct ComputeStall {
     at: OpId,
     of: OpId,
@@ -153,12 +153,12 @@ struct ComputeStall {
 struct StreamClock<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
-    /// When the host has issued all so far.
+    /// When the host has issued everything so far.
     host: Nanos,
-    /// When the compute stream is done with all so far.
+    /// When the compute stream has finished everything so far.
     now: Nanos,
     free: IdVec<StreamId, Nanos>,
-    /// What communicates now or later, where that and compute slow each other.
+    /// What communicates now or later, if there is contention.
     under_way: Option<UnderWay>,
     /// The collectives of each stream, in the order in which they were issued.
     issued: IdVec<StreamId, Vec<OpId>>,
@@ -244,15 +244,15 @@ impl<'a> StreamClock<'a> {
         self.machine.peers.as_ref().map_or(Nanos::ZERO, |peers| peers[op])
     }
 
-    /// When `op` could start, as far as what it needs goes: only collectives can keep it waiting,
-    /// because all else ran on the compute stream before.
+    /// When `op` could start, considering its inputs: only collectives can keep it waiting, because
+    /// everything else ran on the compute stream before.
     fn ready(&self, op: OpId) -> Nanos {
         let gated_by = self.graph.gated_by(op).iter();
         gated_by.fold(self.now.max(self.host), |ready, &collective| ready.max(self.end[collective]))
     }
 
-    /// When compute that starts at `start` ends. Where it and communication slow each other, the
-    /// ends of what is under way move, too.
+    /// The end of compute that starts at `start`. With contention, the ends of what is in flight
+    /// move, too.
     fn finish_compute(&mut self, start: Nanos, time: Nanos) -> Nanos {
         let Some(under_way) = &mut self.under_way else { return start + time };
         let end = under_way.run_beside(start, time, self.machine);
@@ -287,8 +287,8 @@ impl<'a> StreamClock<'a> {
         }
     }
 
-    /// Notes that the compute stream stands still until `until` for `op`: for collectives as long as
-    /// one is waited for, then for the host or for peers.
+    /// Records a stall of the compute stream until `until` before `op`: on collectives while one is
+    /// awaited, then on the host or on peers.
     fn stall(&mut self, op: OpId, until: Nanos) {
         let blocker = self.blocker(op);
         let communicates_until = blocker.map_or(self.now, |of| self.end[of].min(until));
@@ -298,7 +298,8 @@ impl<'a> StreamClock<'a> {
         self.wait_for_host(op, self.now.max(communicates_until), until);
     }
 
-    /// The collective that an operation waits for longest; a synchronous one waits for its stream, too.
+    /// The collective that an operation waits for longest; a synchronous one waits for its stream,
+    /// too.
     fn blocker(&self, op: OpId) -> Option<OpId> {
         let needed = self.graph.gated_by(op).iter().copied();
         let ahead =
@@ -306,8 +307,8 @@ impl<'a> StreamClock<'a> {
         needed.chain(ahead).max_by(|&a, &b| self.end[a].0.total_cmp(&self.end[b].0).then(b.cmp(&a)))
     }
 
-    /// Charges a stall to the collectives that ran in that time: the one that is waited for, and those
-    /// that it had to wait for itself.
+    /// Charges a stall to the collectives that ran in that time: the one that is waited for, and
+    /// those that it had to wait for itself.
     fn expose(&mut self, stall: ComputeStall, until: Nanos) {
         let ComputeStall { at, of, cause } = stall;
         let (mut running, mut left) = (of, until);
@@ -327,7 +328,8 @@ impl<'a> StreamClock<'a> {
         }
     }
 
-    /// The collective whose end another one started at: on the same stream, or because it needs it.
+    /// The collective whose end let another one start: on the same stream, or because that one
+    /// needs it.
     fn held_up_by(&self, op: OpId) -> Option<OpId> {
         let issued =
             self.machine.streams.of(op).map_or(&[][..], |stream| self.issued[stream].as_slice());
@@ -337,7 +339,7 @@ impl<'a> StreamClock<'a> {
         ahead.into_iter().chain(needed).find(|&before| self.end[before] == self.start[op])
     }
 
-    /// Notes that the compute stream stands still for no collective.
+    /// Records a stall on no collective.
     fn wait_for_host(&mut self, at: OpId, start: Nanos, until: Nanos) {
         if until > start {
             self.exposures.push(Exposure {

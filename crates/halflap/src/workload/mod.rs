@@ -53,8 +53,8 @@ pub struct Unit {
     pub calls: Vec<Call>,
     /// How often it runs in a step.
     pub runs: f64,
-    /// What a caller holds for it anyway: its inputs, and its results where they are other memory.
-    /// Any peak above that is a call's inner memory.
+    /// What a caller holds for it in any case: its inputs, and its results if they are other
+    /// memory. The peak above that is a call's inner memory.
     pub held_by_caller: Bytes,
     /// How measured times find their operations.
     pub naming: Naming,
@@ -65,8 +65,8 @@ pub struct Unit {
 pub enum Naming {
     /// The profile is of this graph alone: a name that it does not have is an error.
     Whole,
-    /// The profile is of all units. The ends of collectives that were split here stand for the whole
-    /// collective; what any other end was measured to take is waiting, and does not count.
+    /// The profile is of all units. The time of a collective that was split here belongs to its
+    /// start; the measured time of any other end is waiting, and does not count.
     Shared {
         /// The ends, ascending.
         split_ends: Vec<OpId>,
@@ -84,7 +84,7 @@ pub struct Call {
     pub runs: Vec<Run>,
     /// Whether only one of them runs: a conditional.
     pub is_choice: bool,
-    /// Whether it is a loop whose trip count is not known, and taken as one.
+    /// Whether it is a loop with unknown trip count, which counts as one.
     pub is_guess: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct Run {
 }
 
 impl Call {
-    /// The runs that count: all of them, or of a conditional's branches the longest.
+    /// The runs that count: all of them, or the longest branch of a conditional.
     pub fn counted(&self, step_time: impl Fn(UnitId) -> Nanos) -> &[Run] {
         if !self.is_choice {
             return &self.runs;
@@ -126,7 +126,7 @@ impl Unit {
         self.graph.ops().any(|op| self.graph.kind(op).is_collective())
     }
 
-    /// The unit's graph with what its calls need inside.
+    /// The unit's graph with the inner memory of its calls.
     fn graph_holding(&self, need: impl Fn(UnitId) -> Bytes) -> Arc<Graph> {
         if self.calls.is_empty() {
             return self.graph.clone();

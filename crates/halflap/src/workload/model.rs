@@ -6,23 +6,23 @@ use crate::graph::{Assignment, Graph, Streams};
 use crate::simulate::Machine;
 use crate::units::Nanos;
 
-/// Where run times come from, and how overlapping work affects each other.
+/// Where run times come from, and how concurrent operations slow each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Run times.
     pub costs: Costs,
     /// Which collectives share a stream.
     pub streams: Assignment,
-    /// How much slower compute is while communication runs: 1 is not at all.
+    /// The factor on compute while communication runs: 1 is no slowdown.
     pub slowdown: f64,
-    /// How much slower communication is while compute runs: 1 is not at all.
+    /// The factor on communication while compute runs: 1 is no slowdown.
     pub comm_slowdown: f64,
-    /// What the host needs to issue an operation.
+    /// The time that the host needs to issue an operation.
     pub launch: Nanos,
 }
 
 impl Default for Model {
-    /// The graph's own times, streams by shared ranks, no contention, a host that takes no time.
+    /// The graph's own times, streams by shared ranks, no contention, no host time.
     fn default() -> Model {
         Model {
             costs: Costs::default(),
@@ -35,7 +35,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// What a graph with these times is simulated on.
+    /// The machine for a graph with these times.
     pub fn machine(&self, graph: &Graph, times: Times) -> Machine {
         Machine {
             streams: Streams::assign(graph, self.streams),
@@ -47,7 +47,7 @@ impl Model {
         }
     }
 
-    /// How long a unit's operations take. Calls take what the graph gives them, which is nothing.
+    /// The run times of a unit. Calls have the times of the graph, which are zero.
     pub(super) fn times(&self, unit: &Unit) -> Result<Times, CostError> {
         match (&unit.naming, &self.costs.profile) {
             (Naming::Shared { split_ends }, Some(profile)) => {
@@ -59,9 +59,9 @@ impl Model {
     }
 }
 
-/// Which of the measured times are of a unit's operations. A collective that is split here was measured
-/// whole: its time is its start's. What another end was measured to take is waiting, which depends on
-/// the order.
+/// Which of the measured times belong to a unit's operations. A collective that is split here was
+/// measured as a whole: its start has that time. The measured time of another end is waiting, which
+/// depends on the order.
 fn own_part(graph: &Graph, split_ends: &[crate::ids::OpId], profile: &Profile) -> Profile {
     profile.select(|name| {
         let op = graph.find(name.trim_start_matches('%'))?;

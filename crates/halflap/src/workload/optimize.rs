@@ -17,7 +17,7 @@ use crate::units::{Bytes, Nanos};
 /// The requirements on orders, and the search effort.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// The most that may be alive in each unit, measured by what its input order needs.
+    /// The memory limit of each unit, relative to what its input order needs.
     pub memory: Budget,
     /// Which edges are kept: with [`Edges::All`] collectives stay in order.
     pub edges: Edges,
@@ -28,7 +28,7 @@ pub struct Search {
 }
 
 impl Default for Search {
-    /// No more memory than the input order needs, collectives in any order, one thread.
+    /// The memory of the input order, collectives in any order, one thread.
     fn default() -> Search {
         Search {
             memory: Budget::Times(1.0),
@@ -88,7 +88,8 @@ impl From<UnitError> for SearchError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The units, callees first. One that does not communicate keeps its order, and has nothing found.
+    /// The units, callees first. A unit without communication keeps its order, and has nothing
+    /// found.
     pub units: Vec<Decided<Option<Optimized>>>,
 }
 

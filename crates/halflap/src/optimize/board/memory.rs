@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use super::{Board, Move};
 
-/// A buffer that the moved operation uses and whose last other user stands in between: there the
-/// free changes hands.
+/// A buffer that the moved operation uses and whose last other user is in between: there, another
+/// operation becomes the one that frees it.
 #[derive(Clone, Copy)]
 pub(super) struct Break {
     at: usize,
@@ -19,14 +19,14 @@ pub(in super::super) struct OverLimit {
     pub(in super::super) by: i64,
 }
 
-/// What a drag changed, as it was.
+/// The state before a drag.
 #[derive(Default)]
 pub(super) struct SpanBefore {
     pub(super) order: Vec<u32>,
     levels: Vec<i64>,
     /// What is alive before the first operation of the span.
     alive: i64,
-    /// The buffers that dragged operations use, and who freed them.
+    /// The buffers that dragged operations use, and which operations freed them.
     frees: Vec<Free>,
 }
 
@@ -49,7 +49,7 @@ impl Board<'_> {
         self.level[first..=last].iter().copied().fold(i64::MIN, i64::max)
     }
 
-    /// By how much levels exceed a limit, all together.
+    /// The sum of what levels exceed a limit by.
     pub(in super::super) fn excess(&self, limit: i64) -> i64 {
         self.level.iter().map(|&level| (level - limit).max(0)).sum()
     }
@@ -79,8 +79,8 @@ impl Board<'_> {
         let (mut over, mut place) = (None, step.first());
         self.visit_levels(step, |_, level| {
             if level > limit {
-                // What was moved apart, all stands one place on after a move to an earlier one, and
-                // one place back after a move to a later one.
+                // Everything but the moved operation stands one place later after a move to an
+                // earlier place, and one place earlier after a move to a later one.
                 let place = if step.to > step.from { place + 1 } else { place };
                 over = Some(OverLimit { place: place.min(step.last()), by: level - limit });
                 return ControlFlow::Break(());
@@ -110,7 +110,7 @@ impl Board<'_> {
         after - before
     }
 
-    /// The levels between the two places after a move, in the new order, as long as they are asked for.
+    /// The levels between the two places after a move, in the new order, computed lazily.
     fn visit_levels(
         &mut self,
         step: Move,
@@ -152,8 +152,8 @@ impl Board<'_> {
         self.breaks.iter().filter(|found| found.at == place).map(|found| found.size).sum()
     }
 
-    /// Finds where frees change hands. Gives what the moved operation frees for sure: where it stands
-    /// now if it moves later, where it will stand if it moves earlier.
+    /// Finds where frees change hands. Returns what the moved operation frees in any case: at its
+    /// current place if it moves later, at its new place if it moves earlier.
     fn find_breaks(&mut self, step: Move) -> i64 {
         let program = self.program;
         let moved = self.order[step.from] as usize;
@@ -173,7 +173,7 @@ impl Board<'_> {
         own
     }
 
-    /// Books a move; call before the order changes.
+    /// Records a move; call it before the order changes.
     pub(super) fn move_memory(&mut self, step: Move) {
         let moved = self.order[step.from] as usize;
         self.levels.clear();
@@ -193,7 +193,7 @@ impl Board<'_> {
         }
     }
 
-    /// Notes what a drag changes in the span of a move, before it does.
+    /// Saves what a drag is about to change in the span of a move.
     pub(super) fn hold(&mut self, step: Move) {
         let (program, first) = (self.program, step.first());
         let span = first..step.last() + 1;
@@ -218,7 +218,7 @@ impl Board<'_> {
         users.max_by_key(|&user| self.pos[user as usize])
     }
 
-    /// Lets the last users of what dragged operations use free it.
+    /// Makes the last users of what dragged operations use free it.
     pub(super) fn hand_over_frees(&mut self) {
         for index in 0..self.held.frees.len() {
             let Free { buffer, before, .. } = self.held.frees[index];
@@ -230,8 +230,8 @@ impl Board<'_> {
         }
     }
 
-    /// The levels in the span of a move from nothing, as long as they are within a limit: says
-    /// whether all are.
+    /// Recomputes the levels in the span of a move while they are within a limit; returns whether
+    /// all are.
     pub(super) fn account_span(&mut self, step: Move, limit: i64) -> bool {
         let mut alive = self.held.alive;
         for place in step.first()..=step.last() {
@@ -257,7 +257,7 @@ impl Board<'_> {
         }
     }
 
-    /// Memory from nothing.
+    /// Memory computed from scratch.
     pub(super) fn account(&mut self) {
         let program = self.program;
         self.freed.copy_from_slice(&program.free_self);

@@ -5,22 +5,22 @@
 //! *Time.* The step time is a longest path. Up to the move it is what it was; behind it the rest of
 //! the order hangs on a few numbers, whose longest paths to the end of the step are kept. Forward,
 //! for every place: `now`, when the compute stream comes to it, and `free`, when each communication
-//! stream is free. Backward: `tail_now` and `tail_free`, the longest paths from there to the end, and
-//! for each operation `tail`, from its start. A collective is under way from its place to its gates,
-//! the operations that need it. A cut through the order then gives the step time: the largest of
-//! `now` and `free` with their tails, and of every collective under way across the cut with its end
-//! and the tail of its gate.
+//! stream is free. Backward: `tail_now` and `tail_free`, the longest paths from there to the end,
+//! and for each operation `tail`, from its start. A collective is under way from its place to its
+//! gates, the operations that need it. A cut through the order then gives the step time: the
+//! largest of `now` and `free` with their tails, and of every collective under way across the cut
+//! with its end and the tail of its gate.
 //!
-//! *Memory.* Only levels between the two places change, and only the buffers that the moved operation
-//! uses can change who frees them.
+//! *Memory.* Only levels between the two places change, and only the buffers that the moved
+//! operation uses can change who frees them.
 //!
-//! Times are brought up to date only where a question needs them: forward up to the first place of a
-//! move, backward down to behind its last one. Moves that follow each other along the order so cost
-//! their own lengths, wherever they are.
+//! Times are brought up to date only where a question needs them: forward up to the first place of
+//! a move, backward down to behind its last one. Moves that follow each other along the order so
+//! cost their own lengths, wherever they are.
 //!
-//! Invariants: `order[pos[op]] == op`. `now` and `free` are true up to the place `ahead`, and so are the
-//! ends of what stands before it; tails are true from the place `behind` on. Levels are true everywhere.
-//! Only `make`, `drag` with `settle` or `undo`, `enter` and `reach` write.
+//! Invariants: `order[pos[op]] == op`. `now` and `free` are true up to the place `ahead`, and so
+//! are the ends of what stands before it; tails are true from the place `behind` on. Levels are
+//! true everywhere. Only `make`, `drag` with `settle` or `undo`, `enter` and `reach` write.
 
 mod memory;
 mod time;
@@ -49,7 +49,7 @@ impl Move {
     }
 }
 
-/// See the head of this file.
+/// See the module's documentation.
 pub(super) struct Board<'p> {
     program: &'p Program,
     pub(super) order: Vec<u32>,
@@ -71,7 +71,7 @@ pub(super) struct Board<'p> {
     freed: Vec<i64>,
     /// The collectives that may be under way across a cut in the region, by place.
     under_way: Vec<u32>,
-    /// How many operations were looked at so far: what the work costs, the same on every machine.
+    /// How many operations were visited so far: the cost of the work, the same on every machine.
     pub(super) work: u64,
     trial: time::Trial,
     breaks: Vec<memory::Break>,
@@ -115,7 +115,7 @@ impl<'p> Board<'p> {
         board
     }
 
-    /// Moves stay in this region from now on.
+    /// Restricts moves to this region from now on.
     pub(super) fn enter(&mut self, region: &Range<usize>) {
         self.region = region.clone();
         self.find_under_way();
@@ -175,16 +175,16 @@ impl<'p> Board<'p> {
         self.sort_under_way();
     }
 
-    /// What stands in a span changed places: times are out of date from there on, tails up to there.
+    /// Operations in a span changed places: times are out of date from there on, tails up to there.
     fn outdate(&mut self, span: Move) {
         self.ahead = self.ahead.min(span.first());
         self.behind = self.behind.max(span.last() + 1);
     }
 
-    /// Moves an operation to a place that what it is bound to bars, and takes that along, if levels
-    /// stay within a limit. Says whether it did; that is then to be settled, or undone.
+    /// Moves an operation to a place that its bonds rule out, and takes along what it is bound to,
+    /// if levels stay within a limit. Returns whether it did; then it must be settled or undone.
     pub(super) fn drag(&mut self, step: Move, limit: i64) -> bool {
-        // If all that stands there is bound together, it is where it should be.
+        // If everything there is bound together, it is where it should be.
         if !self.find_dragged(step) || self.dragged.len() > step.last() - step.first() {
             return false;
         }
@@ -200,7 +200,8 @@ impl<'p> Board<'p> {
         fits
     }
 
-    /// Puts what is dragged to one end of the span of a move, and all else behind or before it.
+    /// Moves everything that is dragged to one end of the span of a move, and the rest to the
+    /// other.
     fn arrange(&mut self, step: Move) {
         let (first, count) = (step.first(), self.dragged.len());
         let others = self.held.order.len() - count;
@@ -251,7 +252,7 @@ impl<'p> Board<'p> {
         true
     }
 
-    /// One operation moved: a single pass of insertion puts them in order again.
+    /// One operation was moved: a single insertion pass restores the order.
     fn sort_under_way(&mut self) {
         let (pos, list) = (&self.pos, &mut self.under_way);
         for index in 1..list.len() {

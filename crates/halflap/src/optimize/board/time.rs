@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::{Board, Move};
 use crate::graph::OpKind;
 
-/// How many places a collective is looked for that another one queued behind.
+/// How many places are searched for the collective that another one queued behind.
 const FAR_AHEAD: usize = 64;
 
-/// Room for the question what a move would do.
+/// Scratch space for evaluating a move.
 pub(super) struct Trial {
     ends: Vec<TriedEnd>,
     stamp: u32,
@@ -17,7 +17,7 @@ pub(super) struct Trial {
     launched: Vec<u32>,
 }
 
-/// When a collective would end, if the stamp is this question's.
+/// The end of a collective after the move, if the stamp is current.
 #[derive(Clone, Copy)]
 struct TriedEnd {
     end: f64,
@@ -51,7 +51,7 @@ impl Trial {
     }
 }
 
-/// The later of two times. None is NaN, which `f64::max` would look for.
+/// The later of two times. None is NaN, which `f64::max` would check for.
 #[inline(always)]
 fn later(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
@@ -67,7 +67,7 @@ impl Board<'_> {
         self.across(place..place, longest, f64::INFINITY)
     }
 
-    /// The step time after a move, where it is `known` now.
+    /// The step time after a move, if the current one is `known`.
     pub(in super::super) fn ask_time(&mut self, step: Move, known: f64) -> f64 {
         let span = step.first()..step.last() + 1;
         let moved = self.order[step.from];
@@ -97,7 +97,7 @@ impl Board<'_> {
         self.asked(span, now, known)
     }
 
-    /// Begins a question about a span; gives when the compute stream comes to it.
+    /// Starts evaluating a span; returns when the compute stream reaches it.
     fn begin(&mut self, span: &Range<usize>) -> f64 {
         let streams = self.program.streams;
         self.reach(span.start, span.end);
@@ -106,7 +106,7 @@ impl Board<'_> {
         self.now[span.start]
     }
 
-    /// The step time, after what stands in a span was tried.
+    /// The step time after the operations of a span have been evaluated.
     fn asked(&self, span: Range<usize>, now: f64, known: f64) -> f64 {
         let mut longest = self.onward(span.end, now, &self.trial.free);
         for &op in &self.trial.launched {
@@ -146,7 +146,7 @@ impl Board<'_> {
         longest
     }
 
-    /// Runs one operation of a question; gives when the compute stream is done with it.
+    /// Runs one operation in an evaluation; returns when the compute stream is done with it.
     #[inline(always)]
     fn try_op(&mut self, op: u32, now: f64) -> f64 {
         let program = self.program;
@@ -167,8 +167,8 @@ impl Board<'_> {
         now
     }
 
-    /// Brings times up to date for a question about what stands between two places: `now`, `free` and
-    /// `end` up to the first one, tails from the second one on.
+    /// Updates times for evaluating what stands between two places: `now`, `free` and `end` up to
+    /// the first one, tails from the second one on.
     pub(super) fn reach(&mut self, first: usize, end: usize) {
         while self.ahead < first {
             self.forward(self.ahead);
@@ -231,8 +231,8 @@ impl Board<'_> {
         }
     }
 
-    /// Brings all times up to date after what stands in a span changed places, where they were up
-    /// to date before. Gives the place from which on nothing is different.
+    /// Updates all times after operations in a span changed places, if they were up to date before.
+    /// Returns the place from which on nothing has changed.
     pub(in super::super) fn rerun(&mut self, step: Move) -> usize {
         let streams = self.program.streams;
         let mut same_from = step.last() + 1;
@@ -299,8 +299,8 @@ impl Board<'_> {
         self.pos[op as usize] as usize
     }
 
-    /// By how much collectives end before they are needed, each counted up to its own run time: what
-    /// an order can take before times that are off cost anything.
+    /// By how much collectives end before they are needed, each counted up to its own run time: how
+    /// much inaccuracy of run times an order tolerates.
     pub(in super::super) fn slack(&mut self) -> f64 {
         self.reach(self.program.len, self.program.len);
         (0..self.program.len).map(|op| self.slack_of(op)).sum()

@@ -1,4 +1,4 @@
-//! What a stream has done because it runs its collectives in the order in which they are issued.
+//! What a stream must have finished, because it runs collectives in the order of issue.
 
 use crate::graph::Streams;
 use crate::ids::{Id, IdVec, OpId};
@@ -11,13 +11,13 @@ pub(super) struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// For so many operations.
+    /// For this many operations.
     pub(super) fn new(streams: &Streams, len: usize) -> Ahead<'_> {
         Ahead { streams, last: IdVec::filled(Vec::new(), len) }
     }
 
-    /// The collectives that must have ended when an operation starts, because they were issued before
-    /// it on its stream; `in_front` is what comes before it, and was asked for first.
+    /// The collectives that must have ended when an operation starts, because they were issued
+    /// before it on its stream; `in_front` is what comes before it, and was asked for first.
     pub(super) fn of(&mut self, op: OpId, in_front: &[OpId]) -> Vec<OpId> {
         let mut last = vec![None; self.streams.len()];
         for &pred in in_front {

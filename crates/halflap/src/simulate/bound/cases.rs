@@ -1,6 +1,6 @@
-//! Cases: where the sets that stand against a higher bound differ in a node, it has come before
-//! the moment or it has not. Each case proves no less than both together, and what the least of
-//! them proves holds.
+//! Case distinctions: where the sets that prevent a higher bound differ in a node, that node came
+//! before the moment or it did not. Each case proves at least as much as both together, and the
+//! smaller of the two bounds holds.
 
 use super::moments::{Decision, Moments, Proof};
 
@@ -12,9 +12,9 @@ struct Leaf {
     proof: Proof,
 }
 
-/// What a proof becomes if so many cases are looked at, always those of the one that proves least.
+/// Refines a proof with this many cases, always splitting the case with the smallest bound.
 pub(super) fn prove(moments: &mut Moments<'_>, proof: Proof, most: usize) -> Proof {
-    // Those that matter are enough to begin with.
+    // The moments that matter are enough to begin with.
     let root = moments.at(&proof.places, &[], None);
     let mut open = vec![Leaf { decisions: Vec::new(), proof: root }];
     let mut left = most;
@@ -53,7 +53,7 @@ impl Leaf {
         Some(Leaf { decisions, proof })
     }
 
-    /// Looks at other moments, where these leave nothing undecided; says whether that leads on.
+    /// Tries other moments if these leave nothing undecided; returns whether that helps.
     fn refine(&mut self, moments: &mut Moments<'_>) -> bool {
         let others = moments.refined(self.proof.places.clone(), &self.decisions, ATTEMPTS);
         let Some(mut found) = others.filter(|found| found.undecided.is_some()) else {

@@ -1,10 +1,10 @@
-//! Moments in a row: starts of operations of which each needs the one before.
+//! Chains of moments: starts of operations, each of which needs the one before.
 //!
-//! Between two of them passes at least what the compute stream ran in between, what each
-//! communication stream did, and the longest path from one to the other. What came before each moment
-//! is a closed set within the memory limit. Any weights of these times, and any price of memory, give
-//! a bound: each moment's part of it is least for the closed set that is cheapest at those prices. A
-//! linear program over the sets found so far says which prices to try next.
+//! The time between two moments is at least what the compute stream ran in between, what each
+//! communication stream did, and the longest path from one to the other. What came before each
+//! moment is a closed set within the memory limit. Any weights on these times, and any price of
+//! memory, give a bound: each moment contributes the weight of the closed set that is cheapest at
+//! those prices. A linear program over the sets found so far chooses the next prices.
 
 use std::rc::Rc;
 
@@ -13,17 +13,17 @@ use super::event::{BeforeMoment, Event, MomentPrices};
 use super::network::Lane;
 use super::simplex::Simplex;
 
-/// Prices: weights of the lanes' times between moments, and what memory costs at each.
+/// Prices: weights of the lanes' times between moments, and the price of memory at each moment.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
-    /// For each interval, of each lane; what is missing to one is the path's.
+    /// For each interval, of each lane; the remainder to one is the weight of the path.
     lanes: Vec<Vec<f64>>,
-    /// The same while an event's operation runs: no more than before it, nor than after it.
+    /// The same while an event's operation runs: at most the weights before and after it.
     during: Vec<Vec<f64>>,
     memory: Vec<f64>,
 }
 
-/// A column of the linear program that stands for a set before a moment.
+/// A column of the linear program, which represents a set before a moment.
 struct Column {
     number: usize,
     event: usize,
@@ -34,48 +34,48 @@ struct Column {
 #[derive(Clone, Debug)]
 pub(super) struct ProvedBound {
     pub(super) time: f64,
-    /// The moments that matter, as numbers.
+    /// The moments that matter, by index.
     pub(super) cuts: Vec<usize>,
     pub(super) memory: bool,
-    /// A moment that matters, and a node that is in some of the sets that stand against more and
-    /// not in others.
+    /// A moment that matters, and a node that is in some of the sets that prevent a higher bound,
+    /// but not in others.
     pub(super) undecided: Option<(usize, Node)>,
     pub(super) weights: Weights,
 }
 
-/// What figures are measured in, so that they are about one.
+/// The unit of all figures, so that they are about one.
 #[derive(Clone, Copy)]
 pub(super) struct Units {
     pub(super) time: f64,
     pub(super) bytes: f64,
 }
 
-/// Moments, and how far they are apart at least.
+/// Moments, and their minimum distances.
 pub(super) struct MomentChain {
     events: Vec<Rc<Event>>,
-    /// From the start to the first, between any two, and from the last to the end.
+    /// From the start to the first one, between any two, and from the last one to the end.
     apart: Vec<f64>,
     lanes: Vec<Stretch>,
     units: Units,
 }
 
-/// Work of one machine, and between which moments it is looked at.
+/// Work of one machine, and the moments between which it is considered.
 #[derive(Clone, Copy)]
 struct Stretch {
     lane: Lane,
-    /// The first moment that cannot come before the work can begin.
+    /// The first moment that cannot come before the start of the work.
     first: usize,
-    /// The last one that cannot come after it must have ended.
+    /// The last moment that cannot come after its end.
     last: usize,
 }
 
-/// The most that a limit's worth of memory costs, in steps.
+/// The highest price of the whole memory limit, in steps.
 const DEAREST: f64 = 100.0;
-/// How close to what the sets found so far allow is close enough.
+/// The relative gap to the linear program's value at which to stop.
 const CLOSE: f64 = 1e-6;
 
 impl MomentChain {
-    /// `apart` has one more than there are events.
+    /// `apart` has one entry more than there are events.
     pub(super) fn new(
         events: Vec<Rc<Event>>,
         apart: Vec<f64>,
@@ -90,25 +90,25 @@ impl MomentChain {
             };
             let first = (0..count).find(|&event| is_in(event));
             let last = (0..count).rev().find(|&event| is_in(event));
-            // A lane that no moment is in has no first one.
+            // A lane without moments has no first one.
             Stretch { lane, first: first.unwrap_or(count), last: last.unwrap_or(0) }
         };
         chain.lanes = lanes.iter().map(stretch).collect();
         chain
     }
 
-    /// How long before an event the step began, at least.
+    /// The minimum time from the start of the step to an event.
     fn until(&self, event: usize) -> f64 {
         self.apart[..=event].iter().sum()
     }
 
-    /// How long after an event the step ends, at least.
+    /// The minimum time from an event to the end of the step.
     fn after(&self, event: usize) -> f64 {
         self.apart[event + 1..].iter().sum()
     }
 
-    /// The best bound that so many rounds find, from what was best in a chain of the same moments,
-    /// or from nothing.
+    /// The best bound after this many rounds, starting from the best prices of a chain of the same
+    /// moments, or from none.
     pub(super) fn prove(&self, rounds: usize, from: Option<&Weights>) -> ProvedBound {
         let mut columns = Vec::new();
         let mut master = self.master(&mut columns);
@@ -123,7 +123,7 @@ impl MomentChain {
             if best.0 >= allowed * (1.0 - CLOSE) {
                 break;
             }
-            // Where the program says the same again it can be believed.
+            // If the linear program gives the same value again, it has converged.
             step = if allowed >= before * (1.0 - 1e-9) { 1.0 } else { step };
             before = allowed;
             let weights = best.1.towards(&self.weights(&master), step);
@@ -145,7 +145,7 @@ impl MomentChain {
         }
     }
 
-    /// Where the sets that the linear program mixes differ most, at moments that matter.
+    /// Where the sets in the solution of the linear program differ most, at moments that matter.
     fn undecided(
         &self,
         master: &Simplex,
@@ -171,7 +171,7 @@ impl MomentChain {
         most.map(|(_, found)| found)
     }
 
-    /// The compute stream alone.
+    /// Only the compute stream.
     fn plain(&self) -> Weights {
         let compute = |lane: usize| if lane == 0 { 1.0 } else { 0.0 };
         let lanes: Vec<f64> = (0..self.lanes.len()).map(compute).collect();
@@ -233,7 +233,7 @@ impl MomentChain {
         from..=if interval == last + 1 { self.events.len() } else { interval }
     }
 
-    /// The intervals of a lane; none if it is looked at at no event.
+    /// The intervals of a lane; none if it is not considered at any event.
     fn intervals(&self, lane: usize) -> std::ops::Range<usize> {
         let Stretch { first, last, .. } = self.lanes[lane];
         if first <= last { first..last + 2 } else { 0..0 }
@@ -243,8 +243,8 @@ impl MomentChain {
         (self.lanes[lane].first..=self.lanes[lane].last).contains(&event)
     }
 
-    /// How long after an event nothing can be issued to a lane, as long as the lane's tail still
-    /// fits behind that.
+    /// How long after an event nothing can be issued to a lane, limited so that the lane's tail
+    /// still fits after it.
     fn held(&self, event: usize, lane: usize) -> f64 {
         if event >= self.events.len() || !self.is_in(lane, event) {
             return 0.0;
@@ -253,9 +253,9 @@ impl MomentChain {
         self.events[event].held[lane].min(most)
     }
 
-    /// What each lane has done by an event, in two parts: what it has done when the event no longer
-    /// holds it, less what it can have done meanwhile; and what that is too little by. At first it
-    /// has done what the set has that is chosen at first.
+    /// The work that each lane has done by an event, in two columns: the work done when the event
+    /// no longer blocks the lane, less what it can have done in the meantime; and the shortfall.
+    /// Initially it is the work of the initial set.
     fn add_progress(&self, master: &mut Simplex, event: usize) {
         let rows = self.rows();
         for lane in (0..rows.lanes).filter(|&lane| self.is_in(lane, event)) {
@@ -270,8 +270,8 @@ impl MomentChain {
         }
     }
 
-    /// Lets intervals and memory be stretched, for what that costs, and begins with all of them stretched
-    /// alike until all fits.
+    /// Allows intervals and memory to be stretched, at a cost, and starts with all of them
+    /// stretched alike until everything fits.
     fn make_feasible(&self, master: &mut Simplex) {
         let rows = self.rows();
         for interval in 0..=rows.events {
@@ -317,7 +317,7 @@ impl MomentChain {
                 self.spans(lane, wide).for_each(|interval| lanes[interval][lane] = worth);
             }
         }
-        // All of them by the same, so that what holds for a lane over several intervals still does.
+        // All by the same factor, so that constraints of a lane over several intervals still hold.
         let most = lanes.iter().map(|weights| weights.iter().sum()).fold(1.0, f64::max);
         lanes.iter_mut().flatten().for_each(|weight| *weight /= most);
         let during = |event: usize| {
@@ -332,7 +332,7 @@ impl MomentChain {
         }
     }
 
-    /// What the weights prove, and the set of each moment that stands against more.
+    /// What the weights prove, and the set of each moment that prevents a higher bound.
     fn evaluate(&self, weights: &Weights) -> (f64, Vec<BeforeMoment>) {
         let mut time = 0.0;
         for (apart, lanes) in self.apart.iter().zip(&weights.lanes) {
@@ -359,9 +359,9 @@ impl MomentChain {
         (time, sets)
     }
 
-    /// By how much each lane's weight falls at an event, and by how much it grows when the event no
-    /// longer holds it: where it falls, what the lane has done counts at least; where it grows, at
-    /// most.
+    /// By how much each lane's weight decreases at an event, and by how much it increases when the
+    /// event no longer blocks it: where it decreases, the lane's minimum work counts; where it
+    /// increases, its maximum.
     fn changes(&self, weights: &Weights, event: usize) -> (Vec<f64>, Vec<f64>) {
         let (before, after) = (&weights.lanes[event], &weights.lanes[event + 1]);
         let change = |lane: usize| {
@@ -375,7 +375,7 @@ impl MomentChain {
         (0..self.lanes.len()).map(change).unzip()
     }
 
-    /// What weights prove, in units: which events matter, and whether memory does.
+    /// What the weights prove, in units: which events matter, and whether memory does.
     fn proof(&self, weights: &Weights, time: f64) -> ProvedBound {
         const TINY: f64 = 1e-6;
         let matters = |event: &usize| {
@@ -410,7 +410,7 @@ impl Weights {
     }
 }
 
-/// Where the rows of the linear program are.
+/// The indices of the linear program's rows.
 #[derive(Clone, Copy)]
 struct Rows {
     lanes: usize,
@@ -418,17 +418,17 @@ struct Rows {
 }
 
 impl Rows {
-    /// What a lane does in an interval is no longer than it.
+    /// A lane's work in an interval is at most the interval's length.
     fn interval(self, interval: usize, lane: usize) -> usize {
         interval * self.lanes + lane
     }
 
-    /// At an event, a lane has done what has ended.
+    /// At an event, a lane has done at least what has ended.
     fn done(self, event: usize, lane: usize) -> usize {
         (self.events + 1 + event) * self.lanes + lane
     }
 
-    /// At an event, a lane has done no more than what was issued.
+    /// At an event, a lane has done at most what was issued.
     fn begun(self, event: usize, lane: usize) -> usize {
         self.done(self.events + event, lane)
     }
@@ -437,7 +437,7 @@ impl Rows {
         self.begun(self.events, 0) + event
     }
 
-    /// At an event, one set is chosen, or a mixture.
+    /// At an event, one set is chosen, or a convex combination.
     fn chosen(self, event: usize) -> usize {
         self.memory(self.events) + event
     }

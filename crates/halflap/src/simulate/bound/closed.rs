@@ -1,9 +1,9 @@
-//! The lightest closed set: of nodes that have weights and need other nodes, the set that holds all
-//! that its members need and weighs least.
+//! The lightest closed set: given nodes with weights and requirements, the set of least weight that
+//! contains everything its members need.
 //!
-//! A minimum cut finds it. Nodes that weigh less than nothing are sources, those that weigh more are
-//! sinks, and what flows along a need charges one for the other. Flow is pushed and nodes are
-//! relabelled until no more can reach a sink; what cannot reach one is the set.
+//! A minimum cut finds it. Nodes of negative weight are sources, those of positive weight sinks,
+//! and requirements carry the flow between them. Push-relabel runs until no more flow can reach a
+//! sink; the nodes that cannot reach one are the set.
 
 use std::collections::VecDeque;
 
@@ -65,13 +65,13 @@ const NEVER: u32 = u32::MAX;
 /// A flow under way.
 pub(super) struct Flow<'a> {
     needs: &'a Needs,
-    /// What flows along each edge.
+    /// The flow along each edge.
     flow: IdVec<Edge, i64>,
-    /// What has come to a node and not gone on.
+    /// The excess of each node.
     excess: IdVec<Node, i64>,
-    /// What a node can still take.
+    /// The remaining capacity of each node.
     room: IdVec<Node, i64>,
-    /// No more than how many edges away a node with room is.
+    /// A lower limit on the distance to a node with capacity, in edges.
     height: IdVec<Node, u32>,
     active: VecDeque<Node>,
     relabelled: usize,
@@ -106,7 +106,7 @@ impl<'a> Flow<'a> {
         self.height.as_slice().iter().map(|&height| height == NEVER).collect()
     }
 
-    /// Finds how far every node is from one with room.
+    /// Computes the distance of every node to one with capacity.
     fn measure(&mut self) {
         self.height.as_mut_slice().fill(NEVER);
         let mut near: VecDeque<Node> = VecDeque::new();
@@ -133,7 +133,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Sends on what has come to a node, as long as it can reach a sink.
+    /// Pushes the excess of a node while a sink can be reached.
     fn discharge(&mut self, node: Node) {
         loop {
             let taken = self.excess[node].min(self.room[node]);

@@ -8,13 +8,13 @@ use crate::ids::{Id, OpId};
 /// Figures of a set that can have come before the moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BeforeMoment {
-    /// What each machine has done at least.
+    /// The minimum work of each machine.
     pub(super) done: Vec<f64>,
-    /// What each machine can have done.
+    /// The maximum work of each machine.
     pub(super) begun: Vec<f64>,
     /// What is alive.
     pub(super) memory: f64,
-    /// Which of what may have come before is in it.
+    /// Its members among the nodes that may have come before.
     taken: Vec<bool>,
 }
 
@@ -28,17 +28,18 @@ impl BeforeMoment {
     }
 }
 
-/// The lanes that work is in: its machine's, and the one of the machine's core if it is in that.
+/// The lanes that work belongs to: its machine's, and that of the machine's core if it is part of
+/// it.
 fn lanes(work: Work, count: usize) -> impl Iterator<Item = usize> {
     [Some(work.machine), work.is_core.then_some(work.machine + count / 2)].into_iter().flatten()
 }
 
-/// What a set's figures are worth.
+/// The prices of a set's figures.
 #[derive(Clone, Copy)]
 pub(super) struct MomentPrices<'a> {
-    /// What was done before the moment adds to the step, and by how much on each machine.
+    /// For each machine, the price of work that was done before the moment: it lengthens the step.
     pub(super) done: &'a [f64],
-    /// What can have been done before takes from what is left to do.
+    /// The price of work that can have been done before: it shortens what is left.
     pub(super) begun: &'a [f64],
     pub(super) memory: f64,
 }
@@ -54,27 +55,27 @@ impl MomentPrices<'_> {
     }
 }
 
-/// Parts of a step that are not worth deciding about.
+/// Fractions of a step below which a decision does not matter.
 const UNDECIDED: f64 = 1e-9;
-/// What a node's size counts for beside what it is worth.
+/// The weight of a node's size relative to its price.
 const LITTLE: f64 = 1e-3;
 
 /// The start of an operation on the compute stream.
 pub(super) struct Event {
     pub(super) op: OpId,
-    /// The most that can be alive before the operation allocates its own.
+    /// The most that can be alive before the operation allocates its outputs.
     pub(super) room: f64,
     /// How long after its start nothing can be issued to each lane.
     pub(super) held: Vec<f64>,
-    /// What must have come before.
+    /// Nodes that must have come before.
     base: BeforeMoment,
-    /// What may have, and what of it needs what.
+    /// Nodes that may have come before, and their requirements.
     needs: Needs,
     /// Its nodes' numbers in the program, ascending.
     nodes: Vec<Node>,
     work: Vec<Work>,
     memory: Vec<f64>,
-    /// Which of it the input order has before.
+    /// Which of them come before in the input order.
     input: Vec<bool>,
 }
 
@@ -90,7 +91,7 @@ impl Event {
         Event::of_sides(network, op, limit, &sides(&network.needs, came_before(op)))
     }
 
-    /// The same where another operation has not come before; `None` if it must have.
+    /// The same if another operation has not come before; `None` if it must have.
     pub(super) fn without(network: &Network, op: OpId, other: OpId, limit: f64) -> Option<Event> {
         let (needs, other) = (&network.needs, came_before(other));
         let mut side = sides(needs, came_before(op));
@@ -136,7 +137,7 @@ impl Event {
         all.narrowed(&Choice { needs, nodes: &nodes, work, memory, input }, side)
     }
 
-    /// The same where a node has come before, or has not, if that is open.
+    /// The same if a node has, or has not, come before, where that is undecided.
     pub(super) fn decided(&self, node: Node, is_before: bool) -> Option<Event> {
         let open = Node::from_index(self.nodes.binary_search(&node).ok()?);
         let mut side = vec![Relation::May; self.nodes.len()];
@@ -150,7 +151,7 @@ impl Event {
         Some(self.narrowed(&Choice { needs, nodes, work, memory, input }, &side))
     }
 
-    /// What is left of a choice.
+    /// The remainder of a choice.
     fn narrowed(&self, whole: &Choice<'_>, side: &[Relation]) -> Event {
         let mut base = self.base.clone();
         let mut number = vec![None; side.len()];
@@ -185,7 +186,7 @@ impl Event {
         }
     }
 
-    /// The set that is worth least at these prices.
+    /// The cheapest set at these prices.
     pub(super) fn cheapest(&self, prices: MomentPrices<'_>) -> (f64, BeforeMoment) {
         let worth: Vec<f64> = self
             .work
@@ -194,7 +195,7 @@ impl Event {
             .map(|(work, memory)| prices.of(*work, *memory))
             .collect();
         let Some(steps) = steps(&worth) else { return (f64::NEG_INFINITY, self.base.clone()) };
-        // Rounded down: what is found to be the least is no more than it really is.
+        // Rounded down: the minimum must not be overestimated.
         let weights: Vec<i64> = worth.iter().map(|worth| (worth * steps).floor() as i64).collect();
         let taken = Flow::new(&self.needs, &weights).lightest();
         let least: i64 =
@@ -210,8 +211,8 @@ impl Event {
             + before.memory * prices.memory
     }
 
-    /// Sets to begin with: what the input order has before, what must have come before, alone, and with
-    /// all that may have.
+    /// Initial sets: what comes before in the input order; what must have come before, alone and
+    /// with everything that may have.
     pub(super) fn first(&self) -> [BeforeMoment; 3] {
         let len = self.work.len();
         [&self.input, &vec![false; len], &vec![true; len]].map(|taken| self.of(taken))
@@ -226,8 +227,8 @@ impl Event {
         figures
     }
 
-    /// The node that a mixture of sets is most undecided about, and by how much: its part in the
-    /// mixture or out of it, whichever is less, times what it is worth.
+    /// The node that a convex combination of sets is most undecided about, and by how much: its
+    /// share in the combination or its complement, whichever is less, times its price.
     pub(super) fn undecided(
         &self,
         mixture: &[(f64, &BeforeMoment)],
@@ -255,8 +256,8 @@ impl Event {
     }
 }
 
-/// Into how many steps a unit of worth is cut, so that all of them together can be counted. `None`
-/// where a price is out of all proportion, which it is where no order keeps to the memory limit.
+/// The number of integer steps in a unit of price, so that sums cannot overflow. `None` if a price
+/// is extreme, which happens if no order keeps the memory limit.
 fn steps(worth: &[f64]) -> Option<f64> {
     const FINEST: f64 = (1u64 << 50) as f64;
     const MOST: f64 = (1u64 << 60) as f64;
@@ -265,7 +266,7 @@ fn steps(worth: &[f64]) -> Option<f64> {
         return None;
     }
     let mut steps = FINEST;
-    // A power of two changes no digit.
+    // Scaling by a power of two is exact.
     while total * steps > MOST {
         steps *= 0.5;
     }
@@ -281,7 +282,7 @@ struct Choice<'a> {
     input: &'a [bool],
 }
 
-/// On which side of an operation's start each node must be.
+/// The side of an operation's start on which each node must be.
 fn sides(needs: &Needs, start: Node) -> Vec<Relation> {
     let mut side = vec![Relation::May; needs.len()];
     mark(&mut side, Relation::Behind, start, |node| needs.needed_by(node));
@@ -290,7 +291,7 @@ fn sides(needs: &Needs, start: Node) -> Vec<Relation> {
     side
 }
 
-/// Puts a node, and all that can be reached from it, on a side.
+/// Puts a node, and everything that can be reached from it, on a side.
 fn mark<I: Iterator<Item = Node>>(
     side: &mut [Relation],
     to: Relation,

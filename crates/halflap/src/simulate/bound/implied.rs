@@ -1,9 +1,9 @@
-//! What memory alone puts in order: operations of which one cannot come before the other, because all
-//! that would have to be alive then exceeds the limit.
+//! Precedences that the memory limit implies: one operation cannot come before another, because
+//! what would be alive then exceeds the limit.
 //!
 //! At the start of an operation the least that can be alive, over all closed sets without another
-//! operation, is a minimum cut. Where even that does not fit, the other one comes first in every order
-//! within the limit.
+//! operation, is a minimum cut. Where even that does not fit, the other one comes first in every
+//! order within the limit.
 
 use super::event::Event;
 use super::network::Network;

@@ -1,4 +1,4 @@
-//! One machine that runs jobs with heads and tails, and which of them decide how long that takes.
+//! One machine that runs jobs with heads and tails, and the jobs that determine how long it takes.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -58,7 +58,7 @@ pub(super) fn jackson(mut jobs: Vec<Job>) -> f64 {
     }
 }
 
-/// Jobs that decide how long a machine takes: none of them has a shorter head or tail than this.
+/// The jobs that determine how long a machine takes: none has a shorter head or tail than these.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Core {
     pub(super) head: f64,
@@ -71,7 +71,7 @@ impl Core {
     }
 }
 
-/// The jobs whose shortest head, work and shortest tail are the longest together, for the shortest tail
+/// The jobs that maximise the sum of shortest head, work and shortest tail, given the shortest tail
 /// that Jackson's schedule ends with.
 pub(super) fn core(jobs: &[Job]) -> Core {
     let mut tails: Vec<f64> = jobs.iter().map(|job| job.tail).collect();

@@ -1,4 +1,4 @@
-//! What must have ended before what starts, and how long that takes at least.
+//! What must have ended before each job starts, and how long that takes at least.
 
 use super::ahead::Ahead;
 use super::jackson::Job;
@@ -7,23 +7,23 @@ use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{Id, IdVec, OpId};
 use crate::simulate::Machine;
 
-/// Up to so many jobs, all that each waits for is looked at, at a bit a pair; in longer programs only
-/// the longest path to it.
+/// Up to this many jobs, everything that each waits for is considered, at one bit a pair; in longer
+/// programs only the longest path.
 const CLOSURES: usize = 30_000;
-/// Up to so many, it is also looked at when each of those can begin.
+/// Up to this many, so is the earliest start of each of those.
 const RELEASED: usize = 2_000;
 
-/// What must have ended before what starts.
+/// The precedences between jobs.
 ///
-/// Every operation is a job of the same number. Where others must come after its launch alone, one
-/// that lets the compute stream go on is two: they come after its issue, which takes no time.
+/// Every operation is a job of the same number. If others must only follow its launch, an
+/// asynchronous one is two jobs: they follow its issue, which takes no time.
 pub(super) struct Jobs {
-    /// All jobs, each behind those that must have ended before it.
+    /// All jobs, each after those that must have ended before it.
     pub(super) sequence: Vec<usize>,
     pub(super) before: Vec<Vec<usize>>,
     pub(super) time: Vec<f64>,
-    /// The machines that run each: the compute stream is number 0 and runs synchronous collectives,
-    /// too; behind it come the communication streams.
+    /// The machines that run each job: the compute stream is number 0 and also runs synchronous
+    /// collectives; the communication streams follow.
     pub(super) on: Vec<Vec<usize>>,
     pub(super) machines: usize,
 }
@@ -38,7 +38,7 @@ impl Jobs {
             machines: 1 + machine.streams.len(),
         };
         let is_split = split(graph, kept);
-        // Where no job is split, what comes first has ended anyway.
+        // Without split jobs, what comes first has ended anyway.
         let mut ahead =
             is_split.as_slice().contains(&true).then(|| Ahead::new(&machine.streams, graph.len()));
         let mut issue: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
@@ -71,8 +71,8 @@ impl Jobs {
         number
     }
 
-    /// How long after the start each job can begin at the earliest, and how long before the end it must
-    /// have ended.
+    /// The earliest start of each job after the start of the step, and its latest end before the
+    /// end of the step.
     pub(super) fn ends(&self) -> Ends {
         let reversed: Vec<usize> = self.sequence.iter().rev().copied().collect();
         let head = self.heads(&self.sequence, &self.before);
@@ -91,7 +91,8 @@ impl Jobs {
         let later =
             |heads: &[f64], a: &usize, b: &usize| heads[*a].total_cmp(&heads[*b]).then(a.cmp(b));
         for &job in sequence {
-            // Most of what a job waits for, the last of those that it waits for has waited for, too.
+            // Most of what a job waits for, the last of its direct predecessors has waited for,
+            // too.
             let Some(&last) = near[job].iter().max_by(|a, b| later(&heads, a, b)) else {
                 by_head.insert(0, job);
                 continue;
@@ -110,7 +111,7 @@ impl Jobs {
                     self.load_job(&mut load, &mut row, other);
                 }
             }
-            // What a job waits for alone has waited for all the rest.
+            // If a job waits for only one job directly, that one has waited for all the rest.
             if len <= RELEASED && near[job].len() > 1 {
                 let waited = by_head.iter().filter(|&&job| row[job / 64] & (1 << (job % 64)) != 0);
                 head = head.max(self.released(waited, &heads));
@@ -126,7 +127,7 @@ impl Jobs {
         heads
     }
 
-    /// When the last machine has run some jobs, which begin as soon as they can: no sequence of them
+    /// When the last machine has finished some jobs, which start as early as possible: no sequence
     /// is faster than that of their heads, in which they are given.
     fn released<'a>(&self, jobs: impl Iterator<Item = &'a usize>, heads: &[f64]) -> f64 {
         let mut until = vec![0.0f64; self.machines];
@@ -138,7 +139,8 @@ impl Jobs {
         until.into_iter().fold(0.0, f64::max)
     }
 
-    /// Adds the jobs of a set that are not yet in another to that one, and what they take of machines.
+    /// Adds the jobs of a set that are not yet in another one to that one, and to the machines'
+    /// work.
     fn load_more(&self, load: &mut [f64], row: &mut [u64], set: &[u64]) {
         for (word, (to, &from)) in row.iter_mut().zip(set).enumerate() {
             let mut more = from & !*to;
@@ -160,14 +162,14 @@ impl Jobs {
     }
 }
 
-/// How far jobs are from both ends of the step.
+/// The minimum distances of jobs from both ends of the step.
 pub(super) struct Ends {
     pub(super) head: Vec<f64>,
     pub(super) tail: Vec<f64>,
 }
 
 impl Ends {
-    /// An operation as a job of so long.
+    /// An operation as a job of this length.
     pub(super) fn job(&self, op: OpId, time: f64) -> Job {
         Job { head: self.head[op.index()], left: time, tail: self.tail[op.index()] }
     }
@@ -179,8 +181,8 @@ fn machines_of(graph: &Graph, machine: &Machine, op: OpId) -> Vec<usize> {
     compute.into_iter().chain(stream).collect()
 }
 
-/// Which operations are two jobs: those that let the compute stream go on, and whose launch another
-/// one comes after, or another one's issue.
+/// The operations that are two jobs: asynchronous ones whose launch, or whose issue, another
+/// operation must follow.
 fn split(graph: &Graph, kept: &Kept) -> IdVec<OpId, bool> {
     let mut split = IdVec::filled(false, graph.len());
     for &op in kept.sequence.iter().rev() {
@@ -192,7 +194,7 @@ fn split(graph: &Graph, kept: &Kept) -> IdVec<OpId, bool> {
     split
 }
 
-/// For each job, those behind it.
+/// The successors of each job.
 fn inverse(before: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut after = vec![Vec::new(); before.len()];
     for (job, list) in before.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What every order keeps that the bound is for: edges of the graph, and pairs of which one comes first.
+//! What the bound's orders keep: edges of the graph, and additional precedences.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use super::implied::Precedence;
 use crate::graph::{Edges, Graph};
 use crate::ids::{Csr, IdVec, OpId};
 
-/// See the head of this file.
+/// See the module's documentation.
 pub(super) struct Kept {
     pub(super) edges: Edges,
     preds: Csr<OpId, OpId>,
@@ -17,7 +17,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// The graph's own edges, and pairs of which one comes first; `None` if no order keeps them all.
+    /// The graph's own edges and some precedences; `None` if no order keeps them all.
     pub(super) fn new(graph: &Graph, edges: Edges, pairs: &[Precedence]) -> Option<Kept> {
         let preds = pairs.iter().map(|pair| (pair.then, pair.first));
         let succs = pairs.iter().map(|pair| (pair.first, pair.then));
@@ -34,7 +34,7 @@ impl Kept {
         Some(kept)
     }
 
-    /// Always the first operation of the input order that nothing is left in front of.
+    /// Always takes the first operation in input order that has no predecessors left.
     fn sorted(&self, graph: &Graph) -> Option<Vec<OpId>> {
         let mut missing: IdVec<OpId, usize> =
             graph.ops().map(|op| self.preds(graph, op).len()).collect();

@@ -1,4 +1,4 @@
-//! Which moments a bound looks at: starts of operations along the longest path.
+//! The choice of moments for a bound: starts of operations along the longest path.
 
 use std::rc::Rc;
 
@@ -12,17 +12,17 @@ use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, OpId};
 use crate::units::{Bytes, Nanos};
 
-/// How many moments are looked at together at first, and at most.
+/// How many moments are used together initially, and at most.
 const FIRST: usize = 16;
 const MOST: usize = 32;
-/// How often moments that do not matter are given up for others beside those that do.
+/// How often moments that do not matter are replaced by others next to those that do.
 const REFINED: usize = 8;
-/// How often prices are changed for the same moments.
+/// How often prices are updated for the same moments.
 const ROUNDS: usize = 30;
-/// The same for moments that were looked at before.
+/// The same for moments that were used before.
 const AGAIN: usize = 12;
 
-/// A program's path, and what is known of it.
+/// A program's longest path, and what is known about it.
 pub(super) struct Moments<'a> {
     path: &'a [OpId],
     jobs: &'a Jobs,
@@ -30,11 +30,11 @@ pub(super) struct Moments<'a> {
     network: &'a Network,
     limit: f64,
     units: Units,
-    /// What may have come before each place of the path, where it was looked at.
+    /// What may have come before each place of the path, where it has been computed.
     events: Vec<Option<Rc<Event>>>,
 }
 
-/// Something that is so in the case that is looked at.
+/// An assumption of the current case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decision {
     /// A place of the path.
@@ -48,18 +48,18 @@ pub(super) struct Decision {
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) time: f64,
-    /// Whether the memory limit is part of it.
+    /// Whether the memory limit contributes.
     pub(super) memory: bool,
-    /// The places of the path that were looked at, and those of them that matter, ascending.
+    /// The places of the path that were used, and those that matter, ascending.
     pub(super) looked_at: Vec<usize>,
     pub(super) places: Vec<usize>,
-    /// What would be good to know.
+    /// An undecided node to split into cases.
     pub(super) undecided: Option<(usize, Node)>,
     pub(super) weights: Weights,
 }
 
 impl Proof {
-    /// Whether more is proved than by another one, or as much with something left to decide.
+    /// Whether it proves more than another one, or as much with something left to decide.
     fn leads_on_from(&self, other: &Proof) -> bool {
         let is_open = self.undecided.is_some() && other.undecided.is_none();
         self.time > other.time || is_open && self.time >= other.time * (1.0 - 1e-9)
@@ -67,7 +67,7 @@ impl Proof {
 }
 
 impl<'a> Moments<'a> {
-    /// Where this much is proved already.
+    /// Where this much is already proved.
     pub(super) fn new(ready: &'a Ready, proved: Nanos, memory_limit: Bytes) -> Moments<'a> {
         let limit = memory_limit.0 as f64;
         let Ready { path, jobs, ends, network } = ready;
@@ -90,7 +90,7 @@ impl<'a> Moments<'a> {
         self.refined(chosen, &[], REFINED)
     }
 
-    /// The best bound that some places prove, or others that this many attempts find from there.
+    /// The best bound from some places, or from others that this many attempts find from there.
     pub(super) fn refined(
         &mut self,
         mut chosen: Vec<usize>,
@@ -115,7 +115,7 @@ impl<'a> Moments<'a> {
         best
     }
 
-    /// What these places prove, from weights that were best for them.
+    /// What these places prove, starting from their best weights.
     pub(super) fn at(
         &mut self,
         places: &[usize],
@@ -142,7 +142,7 @@ impl<'a> Moments<'a> {
         let new = || Rc::new(Event::new(self.network, self.path[place], self.limit));
         let mut event = Rc::clone(self.events[place].get_or_insert_with(new));
         for decision in decisions {
-            // What has come before a moment has come before those behind it.
+            // What has come before a moment has come before all later ones.
             let is_so = match decision.is_before {
                 true => place >= decision.place,
                 false => place <= decision.place,
@@ -155,7 +155,7 @@ impl<'a> Moments<'a> {
     }
 }
 
-/// Places, and others halfway to those next to them; the first ones, if those are too many.
+/// Places, and those halfway to their neighbours; only the first ones if there are too many.
 fn beside(kept: &[usize], len: usize) -> Vec<usize> {
     let mut next = kept.to_vec();
     let before = [0].into_iter().chain(kept.iter().copied());
@@ -199,7 +199,7 @@ pub(super) fn path(jobs: &Jobs, graph: &Graph) -> Vec<OpId> {
     path
 }
 
-/// So many places of a path, at even distances.
+/// This many places of a path, evenly spaced.
 fn spread(path: &[OpId], ends: &Ends, count: usize) -> Vec<usize> {
     let Some(last) = path.last() else { return Vec::new() };
     let length = ends.head[last.index()];
@@ -212,7 +212,7 @@ fn spread(path: &[OpId], ends: &Ends, count: usize) -> Vec<usize> {
     chosen
 }
 
-/// How far apart operations are at least: from the start, from each other, and to the end.
+/// The minimum distances of operations: from the start, from each other, and to the end.
 fn apart(jobs: &Jobs, ends: &Ends, chosen: &[OpId]) -> Vec<f64> {
     let Some((first, last)) = chosen.first().zip(chosen.last()) else { return Vec::new() };
     let mut apart = vec![ends.head[first.index()]];

@@ -1,9 +1,9 @@
-//! What can have come before a moment, as nodes that need each other.
+//! What can have come before a moment, as nodes with requirements.
 //!
-//! The moment is the start of an operation on the compute stream. What came before it in the order is
-//! one closed set; what of that has ended is another. Operations of the compute stream have ended if
-//! they came before, so they are one node; a collective that lets the compute stream go on is two, its
-//! issue and its end. A buffer that is freed is a node, too, and needs all of its users.
+//! The moment is the start of an operation on the compute stream. What came before it in the order
+//! is a closed set; the part of it that has ended is another. Operations of the compute stream have
+//! ended if they came before, so they are one node; an asynchronous collective is two, its issue
+//! and its end. A buffer that is freed is a node, too, and needs all of its users.
 
 use super::ahead::Ahead;
 use super::closed::{Needs, Node};
@@ -14,12 +14,12 @@ use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId, StreamId};
 use crate::simulate::Machine;
 
-/// Work on a machine that a node stands for.
+/// Work on a machine that a node represents.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
-    /// The compute stream is number 0; behind it come the communication streams.
+    /// The compute stream is number 0; the communication streams follow.
     pub(super) machine: usize,
-    /// Whether it is among the jobs that decide how long the machine takes.
+    /// Whether it is among the jobs that determine how long the machine takes.
     pub(super) is_core: bool,
     pub(super) time: f64,
     /// Whether it has been done before the moment.
@@ -28,23 +28,23 @@ pub(super) struct Work {
     pub(super) is_begun: bool,
 }
 
-/// All nodes of a program. The first ones stand for the operations having come before the moment.
+/// All nodes of a program. The first ones represent that the operations came before the moment.
 pub(super) struct Network {
     pub(super) needs: Needs,
     pub(super) work: Vec<Work>,
-    /// What each node adds to the memory that is alive.
+    /// What each node adds to the memory alive.
     pub(super) memory: Vec<f64>,
-    /// What is alive at first.
+    /// The memory alive initially.
     pub(super) baseline: f64,
     /// What each operation allocates.
     pub(super) alloc: IdVec<OpId, f64>,
-    /// Each machine twice: with all that it does, and behind all of these with its core alone.
+    /// Each machine twice: with all its work and, after all of these, with its core only.
     pub(super) lanes: Vec<Lane>,
-    /// The machine that runs each operation beside the compute stream; number 0 if none does.
+    /// The machine that runs each operation besides the compute stream; number 0 if none does.
     beside: IdVec<OpId, usize>,
 }
 
-/// Work of one machine, and how far it is from both ends of the step.
+/// Work of one machine, and its minimum distance from both ends of the step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
     pub(super) total: f64,
@@ -85,8 +85,8 @@ impl Network {
         (0..self.lanes.len()).map(|lane| if is_held(lane) { time } else { 0.0 }).collect()
     }
 
-    /// What the input order has before an operation: the operations, all that these need, and all
-    /// buffers that nobody else uses.
+    /// What comes before an operation in the input order: operations, everything that these need,
+    /// and all buffers without other users.
     pub(super) fn input_before(&self, op: OpId) -> Vec<bool> {
         let ops = self.alloc.len();
         let mut taken = vec![false; self.needs.len()];
@@ -118,11 +118,11 @@ struct Builder<'a> {
     needs: Vec<Vec<Node>>,
     work: Vec<Work>,
     memory: Vec<f64>,
-    /// The operation that a node's work is of.
+    /// The operation of a node's work.
     op_of: Vec<Option<OpId>>,
-    /// The node that stands for an operation's having ended.
+    /// The node that represents the end of an operation.
     ended: IdVec<OpId, Node>,
-    /// The number of each stream's machine, of those that have something to do.
+    /// The number of each stream's machine, for streams with work.
     machine_of: IdVec<StreamId, Option<usize>>,
     machines: usize,
     beside: IdVec<OpId, usize>,
@@ -193,7 +193,7 @@ impl<'a> Builder<'a> {
         number
     }
 
-    /// Marks what is in the core of its machine; gives all lanes.
+    /// Marks the core of each machine; returns all lanes.
     fn find_cores(&mut self, ends: &Ends) -> Vec<Lane> {
         let mut jobs: Vec<Vec<Job>> = vec![Vec::new(); self.machines];
         for (&op, work) in self.op_of.iter().zip(&self.work) {
@@ -225,8 +225,8 @@ impl<'a> Builder<'a> {
         Node::from_index(self.needs.len() - 1)
     }
 
-    /// A buffer is freed with its last user; where that is always the same one, or its maker because
-    /// there is none, no node is needed.
+    /// A buffer is freed with its last user; if that is always the same one, or its producer
+    /// because it has no users, no node is needed.
     fn add_free(&mut self, buffer: BufId) {
         let size = self.graph.size_free(buffer).0 as f64;
         let users = self.graph.users(buffer);

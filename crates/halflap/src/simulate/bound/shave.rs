@@ -1,9 +1,9 @@
-//! What holds in every order that is faster than a known one.
+//! Precedences that hold in every order that is faster than a known one.
 //!
-//! Where all orders that have one operation before another take at least as long as the known one,
-//! every faster order has them the other way round. Each such pair makes heads and tails longer, so
-//! that others can be ruled out in turn. What is then proved of the orders that are left holds for
-//! all orders, up to the step of the known one.
+//! If all orders with one operation before another take at least as long as the known one, every
+//! faster order has them the other way round. Each such pair lengthens heads and tails, so that
+//! others can be ruled out in turn. A bound that is proved for the remaining orders holds for all
+//! orders, up to the step of the known one.
 
 use super::implied::Precedence;
 use super::{Bounded, Ready};
@@ -14,7 +14,7 @@ use crate::units::Nanos;
 /// How many tests are made, times the square of the program's length, and at most.
 const TESTS: usize = 20_000_000;
 const MOST_TESTS: usize = 2_000;
-/// How many operations are placed, those that take longest.
+/// How many operations are placed, the longest first.
 const PLACED: usize = 64;
 
 /// The pairs that hold in every order that is faster than `step`, beside those that are known.
@@ -39,7 +39,7 @@ struct Shave<'a> {
     path: &'a [OpId],
     step: Nanos,
     pairs: Vec<Precedence>,
-    /// How many more tests may be made.
+    /// How many tests are left.
     left: usize,
 }
 
@@ -67,12 +67,13 @@ impl Shave<'_> {
         ops.into_iter().map(move |op| Open { op, after: 0, before: len })
     }
 
-    /// Looks for the places that an operation cannot come before or after; says whether there are more
-    /// than were known.
+    /// Looks for the places that an operation cannot come before or after; says whether there are
+    /// more than were known.
     fn narrow(&mut self, open: &mut Open) -> bool {
         let Open { op, after, before } = *open;
         let path = self.path;
-        // What cannot come before an operation of the path cannot come before an earlier one, either.
+        // What cannot come before an operation of the path cannot come before an earlier one,
+        // either.
         open.after = self.first(after..before, |shave, place| {
             !shave.is_ruled_out(Precedence { first: op, then: path[place] })
         });
@@ -88,7 +89,7 @@ impl Shave<'_> {
         open.after > after || open.before < before
     }
 
-    /// The first place for which something is so that is so for all behind it.
+    /// The first place from which on a predicate holds, found by bisection.
     fn first(
         &mut self,
         places: std::ops::Range<usize>,

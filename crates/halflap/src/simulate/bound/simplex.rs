@@ -1,8 +1,9 @@
-//! A small linear program that grows: columns are added, and it is solved again from where it was.
+//! A small linear program that grows: columns are added, and it is solved again from the last
+//! solution.
 //!
-//! Minimise the cost of columns, none of them taken less than not at all, so that each row's sum is at
-//! most its limit. What comes out is used as multipliers of a bound that is true for all of them: a
-//! rounding error here can make that bound weaker, not wrong.
+//! Minimises the cost of non-negative columns so that each row's sum is at most its limit. The
+//! solution provides multipliers for a bound that holds for any multipliers: a rounding error here
+//! can make the bound weaker, but not wrong.
 
 /// A tableau. Column `row` of the first ones is the slack of that row.
 pub(super) struct Simplex {
@@ -45,28 +46,28 @@ impl Simplex {
         self.columns.len() - 1
     }
 
-    /// What is left of a row's limit, where its own slack is what takes it up.
+    /// The remainder of a row's limit, if its own slack variable is in the basis.
     pub(super) fn limit_of(&self, row: usize) -> f64 {
         self.limit[row]
     }
 
-    /// What a row's limit is worth: how much less all would cost with one more of it.
+    /// The dual value of a row: how much lower the cost would be with one more unit of its limit.
     pub(super) fn worth(&self, row: usize) -> f64 {
         self.reduced[row].max(0.0)
     }
 
-    /// The cost of what is taken.
+    /// The cost of the solution.
     pub(super) fn value(&self) -> f64 {
         self.value
     }
 
-    /// How much of a column is taken.
+    /// The value of a column.
     pub(super) fn taken(&self, column: usize) -> f64 {
         let row = self.basis.iter().position(|&other| other == column);
         row.map_or(0.0, |row| self.limit[row])
     }
 
-    /// Takes a column instead of the one that fills a row now.
+    /// Brings a column into the basis in place of a row's.
     pub(super) fn pivot(&mut self, row: usize, column: usize) {
         let pivot = self.columns[column].clone();
         let factor = 1.0 / pivot[row];
@@ -86,7 +87,7 @@ impl Simplex {
         self.basis[row] = column;
     }
 
-    /// Pivots until nothing is cheaper, or so often.
+    /// Pivots until no column improves the solution, or this many times.
     pub(super) fn solve(&mut self, most: usize) {
         for _ in 0..most {
             let rows = self.limit.len();
