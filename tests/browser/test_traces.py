@@ -57,7 +57,7 @@ def test_ranks_share_one_time_axis(analyzed):
 def test_ranks_without_a_connection_begin_at_their_own_start(analyzed):
     page = analyzed([kernel("gemm", 7, 0, 100), all_reduce(100, 50)], [kernel("gemm", 7, 900_000, 100)])
     assert [view["begin"] for view in page.data["views"]] == [0, 0]
-    assert "nothing connects its clock" in page.text("#facts")
+    assert "no collective relates its clock" in page.text("#facts")
     assert "?" in page.texts(".card")[-1]
 
 

@@ -320,7 +320,7 @@ fn number(value: &Bound<'_, PyAny>) -> Result<f64, String> {
 fn count<T: TryFrom<i64>>(value: &Bound<'_, PyAny>) -> Result<T, String> {
     let whole = value.extract::<i64>().ok().or_else(|| text(value).ok()?.parse().ok());
     let count = whole.filter(|&whole| whole > 0).and_then(|whole| T::try_from(whole).ok());
-    count.ok_or_else(|| "it must be a whole number from 1 on".to_owned())
+    count.ok_or_else(|| "it must be a whole number of at least 1".to_owned())
 }
 
 /// A whole number from 0 on.

@@ -11,24 +11,24 @@ use halflap::memory::Budget;
 use halflap::simulate::Bound;
 use halflap::units::Nanos;
 
-/// Advice, and what its sentences need besides.
+/// Advice, and what else its sentences need.
 pub struct Advised<'a> {
-    /// What helps, most first.
+    /// The advice, largest saving first.
     pub lines: &'a [Advice],
     /// The step as it is.
     pub step_time: Nanos,
-    /// What no order can beat, if that is known for the whole step.
+    /// The lower bound, if it is known for the whole step.
     pub bound: Option<Bound>,
     /// What options are added to: empty if they are added to the command that was given.
     pub command: String,
-    /// How many of how many exposed collectives memory holds.
+    /// How many of the exposed collectives are held by memory.
     pub held_by_memory: HeldByMemory,
 }
 
-/// How many of how many exposed collectives memory holds.
+/// How many of the exposed collectives are held by memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldByMemory {
-    /// Those that memory holds.
+    /// Those held by memory.
     pub held: usize,
     /// All that were examined.
     pub of: usize,
@@ -58,7 +58,7 @@ impl HeldByMemory {
 }
 
 impl Advised<'_> {
-    /// The lines; one that says so, if nothing helps.
+    /// The lines; if nothing helps, one that says so.
     pub fn lines(&self) -> Vec<AdviceLine> {
         if self.lines.is_empty() {
             return vec![self.nothing()];
@@ -94,7 +94,7 @@ impl Advised<'_> {
         AdviceLine { text, action, is_typed }
     }
 
-    /// What stands before the gain, and what it costs.
+    /// The sentence before the gain, and the cost after it.
     fn words(&self, advice: &Advice) -> (String, String) {
         let saves = if advice.is_at_most { "could save" } else { "saves" };
         match &advice.lever {
@@ -118,10 +118,7 @@ impl Advised<'_> {
             }
             &Lever::Asynchronous { collectives } => {
                 let what = count(collectives, "synchronous collective");
-                (
-                    format!("Compute stands still for {what}; asynchronous ones {saves}"),
-                    String::new(),
-                )
+                (format!("Compute stalls on {what}; asynchronous ones {saves}"), String::new())
             }
             &Lever::StartOfStep { collectives } => {
                 let why = "at the start of the step, before any compute,";
@@ -146,7 +143,7 @@ fn at_an_end(collectives: usize, why: &str) -> String {
     format!("Hiding {} {why}", count(collectives, "collective"))
 }
 
-/// What is typed or changed, and which of both.
+/// What is typed or changed, and which of the two it is.
 fn action(lever: &Lever) -> (String, bool) {
     let typed = |text: &str| (text.to_owned(), true);
     let change = |text: &str| (text.to_owned(), false);
@@ -183,7 +180,7 @@ fn budget_text(budget: Budget) -> String {
     }
 }
 
-/// What several lines of advice say together.
+/// What applies to all lines of advice together.
 pub(crate) fn together(lines: &[AdviceLine]) -> &'static str {
     match lines {
         [] | [_] => "",
@@ -201,7 +198,7 @@ pub fn render_advice(advised: &Advised<'_>, style: &Style) -> String {
     format!("{}{note}\n", render_lines(&lines, style))
 }
 
-/// The same for lines that are made already.
+/// The same for lines that are already made.
 pub(crate) fn render_lines(lines: &[AdviceLine], style: &Style) -> String {
     let mut text = format!("{}\n", style.paint("What you can do", Tone::Heading));
     for (number, line) in lines.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! How far a step is from the shortest one, and what says so.
+//! How far a step is from the shortest one, and how that is known.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use halflap::ids::{GroupId, Id, OpId, StreamId};
 use halflap::simulate::{Basis, Bound};
 use halflap::units::Nanos;
 
-/// `optimal`, or `within 0.48% of optimal, proved`; among orders that keep the collective order, if the
-/// bound is for those.
+/// `optimal`, or `within 0.48% of optimal, proved`; among orders that keep the collective order, if
+/// the bound is for those.
 pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
     let (that, with) = match bound.edges {
         Edges::All => (" with the collective order kept", " for the kept collective order"),
@@ -22,7 +22,7 @@ pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
         };
         return format!("optimal: no order{that} is faster{how}");
     }
-    // Rounded up: what is said is proved.
+    // Rounded up: the statement must hold.
     let hundredths = (1e4 * (step_time.0 / bound.time.0 - 1.0)).ceil();
     let percent = match hundredths {
         many if many >= 1000.0 => format!("{:.1}", (many / 10.0).ceil() / 10.0),
@@ -31,7 +31,7 @@ pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
     format!("within {percent}% of optimal, proved{with}")
 }
 
-/// What no order can beat, and why: `58.5 ms: what can run before mm_1 starts, ...`.
+/// The lower bound and its reason: `58.5 ms: what can run before mm_1 starts, ...`.
 pub fn describe_bound(graph: &Graph, bound: Bound) -> String {
     let within = if bound.memory { ", within the memory limit" } else { "" };
     format!("{}: {}{within}", bound.time, describe_basis(graph, bound.basis))

@@ -14,9 +14,9 @@ use halflap::robustness::Robustness;
 use halflap::schedule::PassRun;
 use halflap::units::Bytes;
 
-/// A schedule with what only its maker knows: how long things took.
+/// A schedule, with what only its caller knows: how long things took.
 pub struct Timed<'a> {
-    /// What can be done about the step, if that was asked.
+    /// Advice on the step, if it was requested.
     pub advice: Option<Value>,
     /// The program.
     pub graph: &'a Graph,
@@ -26,7 +26,7 @@ pub struct Timed<'a> {
     pub passes: &'a [PassRun],
     /// Its exposed time, before and after.
     pub summary: &'a Summary,
-    /// Which torch it behaves like, if it does.
+    /// The torch version that it is compatible with, if any.
     pub compat: Option<&'a str>,
     /// Which collectives were chained before, if any.
     pub order_collectives: Option<&'a str>,
@@ -34,7 +34,7 @@ pub struct Timed<'a> {
     pub read_seconds: f64,
     /// How long each pass took.
     pub pass_seconds: &'a [f64],
-    /// How the optimizer found it, if it did.
+    /// How the optimizer found it, if it ran.
     pub optimizer: Option<OptimizerRun<'a>>,
 }
 
@@ -42,15 +42,15 @@ pub struct Timed<'a> {
 pub struct OptimizerRun<'a> {
     /// How long it took.
     pub seconds: f64,
-    /// How much work it was allowed.
+    /// The search effort.
     pub effort: &'a str,
-    /// What it was allowed to use.
+    /// The memory limit.
     pub memory_limit: Bytes,
     /// Whether the input order was kept because it is better in most variations.
     pub input_kept: bool,
-    /// Whether it is the best until the search was interrupted.
+    /// Whether the search was interrupted.
     pub is_interrupted: bool,
-    /// The gain when everything is a little different.
+    /// The gain under variations.
     pub robustness: &'a Robustness,
 }
 

@@ -20,7 +20,7 @@ pub fn lanes_of(step: &Step, found: &Comparison) -> Vec<Ran> {
     std::iter::once(simulated_lanes(step, found)).chain(measured).collect()
 }
 
-/// Lanes that are filled slice by slice: compute, and a stream for each that any part has.
+/// Lanes that are filled slice by slice: compute, and one for every communication stream.
 struct Lanes<'a> {
     step: &'a Step,
     lanes: Vec<RanLane>,
@@ -41,7 +41,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Something that no compiled graph does.
+    /// Something outside of compiled graphs.
     fn outside(&mut self, time: Range<Nanos>) {
         let Range { start, end } = time;
         let (name, kind) = (OUTSIDE.to_owned(), RanKind::Compute);
@@ -54,7 +54,7 @@ impl<'a> Lanes<'a> {
         let Some(collective) = part.graph.collective(op) else { return };
         let group = &part.graph.groups()[collective.group];
         let slices = &mut self.lanes[1 + stream.index()].slices;
-        // Two of one stream are drawn one after the other.
+        // Two on the same stream are drawn one after the other.
         let start = slices.last().map_or(time.start, |before| time.start.max(before.end));
         if time.end > start {
             let end = time.end;
@@ -98,7 +98,8 @@ fn measured_lanes(step: &Step, rank: usize, run: &RankStep) -> Ran {
     lanes.done(format!("rank {rank}"), run.time)
 }
 
-/// Parts one after the other; what lies outside of them is before, between and after, as on the first rank.
+/// Parts in sequence; what lies outside of them is drawn before, between and after them, as on the
+/// first rank.
 fn simulated_lanes(step: &Step, found: &Comparison) -> Ran {
     let mut lanes = Lanes::new(step);
     let gaps = gaps(&step.ranks[0]);
@@ -117,7 +118,7 @@ fn simulated_lanes(step: &Step, found: &Comparison) -> Ran {
     lanes.done("simulated".to_owned(), total)
 }
 
-/// What lies before each part, and after the last.
+/// The time before each part, and after the last.
 fn gaps(run: &RankStep) -> Vec<Nanos> {
     let ends = std::iter::once(Nanos::ZERO).chain(run.parts.iter().map(|part| part.end));
     let begins = run.parts.iter().map(|part| part.begin).chain([run.time]);

@@ -53,7 +53,10 @@ pub(super) fn to_json(graph: &Graph, limit: &Limit) -> Value {
         }
         Limit::PeakMemory { candidate, would_be, base, limit } => {
             let candidate = graph.name(candidate);
-            json!({ "kind": "peak_memory", "candidate": candidate, "would_be": would_be.0, "base": base.0, "limit": limit.0 })
+            json!({
+                "kind": "peak_memory", "candidate": candidate,
+                "would_be": would_be.0, "base": base.0, "limit": limit.0
+            })
         }
     }
 }

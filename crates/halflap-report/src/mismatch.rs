@@ -41,10 +41,14 @@ pub fn write_mismatch(
             "true": name(mismatch.truth.freed_by[buffer]),
         })
     });
+    let problem = match mismatch.first {
+        Some(_) => "the ledger differs from the full account",
+        None => "the peak exceeds the limit",
+    };
     let file = json!({
         "format": "halflap.ledger-mismatch/1",
         "pass": pass.name(),
-        "problem": if mismatch.first.is_some() { "the ledger differs from the full account" } else { "the peak exceeds the limit" },
+        "problem": problem,
         "first_node_that_differs": mismatch.first.map(node),
         "candidate": node(mismatch.candidate),
         "group": mismatch.group.iter().map(|&op| node(op)).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! An order as it would run: what pictures of it are drawn from.
+//! An order as it would run: the input for drawing it.
 
 use halflap::evaluate::{Evaluation, Setup};
 use halflap::graph::{Graph, OpKind};
@@ -38,20 +38,21 @@ pub struct MemoryStep {
 }
 
 impl<'a> Played<'a> {
-    /// An order that was evaluated.
+    /// An evaluated order.
     pub fn new(name: &'static str, setup: Setup<'a>, evaluation: &'a Evaluation) -> Played<'a> {
         let Setup { graph, machine } = setup;
         let Evaluation { order, simulation, memory, .. } = evaluation;
         Played { name, graph, machine, order, simulation, memory, origin: None }
     }
 
-    /// The same, of a program that the one it is shown beside was made of.
+    /// The same for a program that was rewritten into the one that it is shown beside.
     pub fn changed_by(self, origin: &'a Origin) -> Played<'a> {
         Played { origin: Some(origin), ..self }
     }
 
-    /// What is alive over time, two steps for each operation of the order: while it runs, and when it
-    /// has freed what it used last. An asynchronous collective takes its memory when it is issued.
+    /// What is alive over time, two steps for each operation of the order: while it runs, and when
+    /// it has freed what it used last. An asynchronous collective takes its memory when it is
+    /// issued.
     pub fn memory_steps(&self) -> Vec<MemoryStep> {
         let mut steps = Vec::with_capacity(2 * self.order.len());
         let (mut now, mut host) = (Nanos::ZERO, Nanos::ZERO);

@@ -60,7 +60,7 @@ pub enum RanKind {
     Collective,
 }
 
-/// How long compute stood still for collectives, by what it stood still for.
+/// How long compute stalled on collectives, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RankWait {
@@ -73,12 +73,12 @@ pub struct RankWait {
 }
 
 impl RankWait {
-    /// All of it: what is exposed.
+    /// The total: what is exposed.
     pub fn total(&self) -> Nanos {
         self.queued + self.transfer + self.wake_up
     }
 
-    /// Each part with what reports call it.
+    /// Each part with its name in reports.
     pub fn parts(&self) -> [(&'static str, Nanos); 3] {
         [("queued", self.queued), ("transfer", self.transfer), ("wake-up", self.wake_up)]
     }
@@ -93,13 +93,13 @@ impl RankWait {
     }
 }
 
-/// A time in which compute stood still for a collective.
+/// A stall of compute on a collective.
 pub(super) struct RanWait<'a> {
-    /// As the compute stream has it.
+    /// As on the compute stream.
     pub(super) slice: &'a RanSlice,
     /// The lane of the collective and its place there, if it is drawn.
     pub(super) of: Option<(usize, usize)>,
-    /// When the collective was queued, on its way, and there: they follow one another.
+    /// When the collective was queued, in flight, and complete, in sequence.
     pub(super) parts: [Range<Nanos>; 3],
 }
 
@@ -121,12 +121,12 @@ impl Ran {
         self.lanes.iter().skip(1).flat_map(|lane| &lane.slices)
     }
 
-    /// How long compute stood still for collectives.
+    /// How long compute stalled on collectives.
     pub fn waited(&self) -> RankWait {
         self.waits().iter().map(RanWait::waited).fold(RankWait::default(), RankWait::and)
     }
 
-    /// When compute stood still, each time with what it stood still for.
+    /// The stalls of compute, each with its cause.
     pub(super) fn waits(&self) -> Vec<RanWait<'_>> {
         let mut places: BTreeMap<&str, Vec<(usize, usize)>> = BTreeMap::new();
         for (lane, of) in self.lanes.iter().enumerate().skip(1) {
@@ -139,7 +139,7 @@ impl Ran {
         let waits = compute.iter().filter(|slice| slice.kind == RanKind::Wait);
         waits
             .map(|slice| {
-                // In a loop a collective runs more than once: the last that had begun is meant.
+                // In a loop a collective runs more than once: the last one that had begun is meant.
                 let own = places.get(slice.name.as_str()).map_or(&[][..], Vec::as_slice);
                 let of = own.iter().rfind(|own| at(own).start < slice.end).or(own.first());
                 let Range { start, end } = slice.time();

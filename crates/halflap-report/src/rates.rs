@@ -1,10 +1,9 @@
-//! Achieved rates: how fast collectives and kernels went, beside what their links and devices do.
+//! Achieved rates of collectives and kernels, compared with their links and devices.
 //!
-//! A collective's rate is the bus bandwidth of nccl-tests. How fast a link is, its own traffic
-//! tells: the fastest collective of a group is what the others of that group are compared with. A
-//! collective is latency-bound if at that rate its bytes would take less than half the time of the
-//! group's shortest collective, so that fewer bytes would not help. docs/analyze.md has the
-//! formulas.
+//! A collective's rate is the bus bandwidth of nccl-tests. The speed of a link shows in its own
+//! traffic: collectives are compared with the fastest one of their group. A collective is
+//! latency-bound if at that rate its bytes would take less than half the time of the group's
+//! shortest collective, so that fewer bytes would not help. docs/analyze.md has the formulas.
 
 use halflap::collective::CollectiveKind;
 use halflap::cost::Device;
@@ -21,12 +20,12 @@ pub struct BusRate {
     pub rate: Bandwidth,
     /// The same as a part of the highest in its group.
     pub of_best: f64,
-    /// Whether latency, not its size, makes its time.
+    /// Whether latency rather than size determines its time.
     pub is_latency_bound: bool,
 }
 
 impl BusRate {
-    /// What it is of the group's best, in a word.
+    /// Its share of the group's best, in a word.
     pub fn share(&self) -> String {
         match self.is_latency_bound {
             true => "latency".to_owned(),
@@ -35,7 +34,7 @@ impl BusRate {
     }
 }
 
-/// A part in hundredths.
+/// A fraction as a percentage.
 pub(crate) fn percent(part: f64) -> String {
     format!("{:.1}%", 100.0 * part)
 }
@@ -53,7 +52,7 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// What passes the bus of a rank, in bytes; `None` where that is not known.
+    /// How many bytes cross a rank's bus; `None` if that is not known.
     fn traffic(&self) -> Option<f64> {
         Some(self.bytes?.0 as f64 * self.kind.bus_factor(self.ranks?)?)
     }
@@ -91,7 +90,7 @@ pub(crate) fn bus_rates(groups: usize, collectives: &[Moved]) -> Vec<Option<BusR
     collectives.iter().map(rate).collect()
 }
 
-/// The rate of all of them together.
+/// Their combined rate.
 pub(crate) fn mean_bus_rate<'a>(collectives: impl Iterator<Item = &'a Moved>) -> Option<Bandwidth> {
     let (mut traffic, mut time) = (0.0, Nanos::ZERO);
     for moved in collectives {
@@ -112,7 +111,7 @@ pub struct KernelRate {
 }
 
 impl KernelRate {
-    /// The rate of this much work in a time; `None` where there is neither.
+    /// The rate of this much work in a time; `None` if either is missing.
     pub(crate) fn of(flops: Flops, time: Nanos, device: Option<&Device>) -> Option<KernelRate> {
         let flops = (flops.0 > 0.0 && time > Nanos::ZERO).then(|| flops / time)?;
         Some(KernelRate { flops, of_peak: device.map(|device| flops.0 / device.peak.0) })

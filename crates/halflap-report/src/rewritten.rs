@@ -1,5 +1,4 @@
-//! A result whose graph is another than its input's: the old one seen through the origin of the
-//! new.
+//! A result whose graph differs from its input's: the old one seen through the origin of the new.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -59,7 +58,7 @@ pub struct TimedRewrite<'a> {
     pub simulated_before: &'a Simulation,
     /// The new one's.
     pub simulated: &'a Simulation,
-    /// The step of the best order of the old program, where rewrites were searched.
+    /// The step of the best order of the old program, if rewrites were searched.
     pub order_alone: Option<Nanos>,
 }
 
@@ -85,7 +84,7 @@ impl TimedRewrite<'_> {
         ops.iter().map(|&op| self.before.name(op)).collect()
     }
 
-    /// What was done, and what it gained as far as the simulation tells: what members exposed less
+    /// What was done, and what it gained according to the simulation: what members exposed minus
     /// what is exposed now.
     fn recipes(&self) -> Vec<Value> {
         let (before, after) =
@@ -116,10 +115,13 @@ impl TimedRewrite<'_> {
         self.recipes.iter().enumerate().map(recipe).collect()
     }
 
-    /// Where every operation that is not an old one comes from.
+    /// The origin of every operation that is not an old one.
     fn origin(&self) -> Vec<Value> {
         let new = self.origin.ops.iter().filter(|(_, source)| source.part != Part::Kept);
-        let entry = |(op, source): (OpId, &Source)| json!({ "node": self.timed.graph.name(op), "part": source.part.name(), "of": self.names(&source.of) });
+        let entry = |(op, source): (OpId, &Source)| {
+            let (node, part) = (self.timed.graph.name(op), source.part.name());
+            json!({ "node": node, "part": part, "of": self.names(&source.of) })
+        };
         new.map(entry).collect()
     }
 }

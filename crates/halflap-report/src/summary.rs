@@ -13,7 +13,7 @@ use halflap::schedule::PassRun;
 use halflap::simulate::Bound;
 use halflap::units::{Bytes, Nanos};
 
-/// A schedule against the input order. Exposed time is how long compute stalls in the
+/// A schedule compared with the input order. Exposed time is how long compute stalls in the
 /// simulation; the passes estimate it by the rule of [`halflap::overlap`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -22,7 +22,7 @@ pub struct Summary {
     pub nodes: usize,
     /// The run time of all collectives.
     pub communication: Nanos,
-    /// What compute stood still for in the input order.
+    /// How long compute stalled in the input order.
     pub exposed_before: Nanos,
     /// How long compute stalls now.
     pub exposed: Nanos,
@@ -34,7 +34,7 @@ pub struct Summary {
     pub step_time_before: Nanos,
     /// The simulated step time now.
     pub step_time: Nanos,
-    /// What no order can beat, of those that keep the same edges.
+    /// The lower bound for orders that keep the same edges.
     pub bound: Bound,
     /// The input order's peak.
     pub peak_before: Bytes,
@@ -54,7 +54,7 @@ pub struct Row {
     pub op: OpId,
     /// Its run time.
     pub time: Nanos,
-    /// How long compute stood still for it in the input order.
+    /// How long compute stalled on it in the input order.
     pub exposed_before: Nanos,
     /// How long compute stalls on it now.
     pub exposed: Nanos,
@@ -68,7 +68,7 @@ pub struct Row {
     pub stop: Stop,
 }
 
-/// Why a collective, and its wait, stopped: what the last pass that slid each said.
+/// Why a collective, and its wait, stopped: according to the last pass that slid each.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stop {
@@ -85,7 +85,7 @@ pub struct Compared<'a> {
     pub before: Side<'a>,
     /// The order now.
     pub after: Side<'a>,
-    /// How the program of the order now was made of the one before, if it is another.
+    /// How the current program was made from the one before, if it is another.
     pub origin: Option<&'a Origin>,
     /// What passes did, if passes ran.
     pub passes: &'a [PassRun],
@@ -99,8 +99,8 @@ impl Compared<'_> {
 }
 
 impl Summary {
-    /// Compares orders; `bound` is what no order that keeps the same edges can beat. In a rewritten
-    /// program an operation that represents several is compared with their sum.
+    /// Compares orders; `bound` is the lower bound for orders that keep the same edges. In a
+    /// rewritten program an operation that represents several is compared with their sum.
     pub fn of(compared: &Compared<'_>, bound: Bound) -> Summary {
         let Compared { before, after, passes, .. } = *compared;
         let Setup { graph, machine } = after.setup;
@@ -168,7 +168,7 @@ impl Summary {
     }
 }
 
-/// What of a collective nothing hides by the passes' rule; all of it, if it is synchronous.
+/// The exposed part of a collective by the passes' rule; all of it, if it is synchronous.
 fn estimated(graph: &Graph, overlap: &Overlap<'_>, order: &Order, op: OpId) -> Nanos {
     match graph.kind(op) {
         OpKind::SyncCollective => overlap.time(op),

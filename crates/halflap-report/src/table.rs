@@ -6,7 +6,7 @@
 
 use crate::width::{columns, padded, start};
 
-/// How text may look.
+/// What the output supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// How many columns a line may have; `None` for as many as it needs.
@@ -17,7 +17,7 @@ pub struct Style {
     pub bars: Bars,
 }
 
-/// What bars are drawn of.
+/// The characters of bars.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bars {
     /// Nothing: there are none.
@@ -36,9 +36,9 @@ pub enum Tone {
     Plain,
     /// A heading.
     Heading,
-    /// What is still to be gained.
+    /// Something still to be gained.
     Warning,
-    /// What could not be better.
+    /// Something that could not be better.
     Good,
 }
 
@@ -101,14 +101,14 @@ pub struct Column {
     title: &'static str,
     kind: ColumnKind,
     tone: Tone,
-    /// How gladly it is left out; 0 for never.
+    /// Its rank among columns to drop; 0 for never.
     optional: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ColumnKind {
     Text,
-    /// Text that goes on in further lines instead of being cut.
+    /// Text that is wrapped instead of truncated.
     Wrapped,
     Number,
     Bar,
@@ -128,7 +128,7 @@ impl Column {
         Column { title, kind: ColumnKind::Text, tone: Tone::Plain, optional: 0 }
     }
 
-    /// Text that is never cut: it goes on in further lines.
+    /// Text that is never truncated: it is wrapped.
     pub fn wrapped(title: &'static str) -> Column {
         Column { title, kind: ColumnKind::Wrapped, tone: Tone::Plain, optional: 0 }
     }
@@ -148,7 +148,7 @@ impl Column {
         self.optional_at(2)
     }
 
-    /// The same, the earlier the higher its rank. Bars have 1, all others 2.
+    /// The same, with a rank: higher ranks are dropped earlier. Bars have 1, all others 2.
     pub fn optional_at(self, rank: u8) -> Column {
         Column { optional: rank, ..self }
     }
@@ -202,7 +202,7 @@ impl Table {
         text
     }
 
-    /// A row's cells line by line: wrapped text goes on below, all others have one line.
+    /// A row's cells line by line: wrapped text continues below, all others have one line.
     fn lines_of(&self, shown: &[(usize, usize)], cells: Vec<String>) -> Vec<Vec<String>> {
         let mut lines = vec![vec![String::new(); cells.len()]];
         for (place, (&(column, width), cell)) in shown.iter().zip(cells).enumerate() {
@@ -245,7 +245,7 @@ impl Table {
             shown.remove(place);
         }
         while total(&shown) > most {
-            // The first of the widest: what stands last explains the rest.
+            // The first of the widest columns: the last one explains the rest.
             let texts = shown
                 .iter_mut()
                 .rev()
@@ -253,7 +253,7 @@ impl Table {
             let Some(widest) = texts.max_by_key(|(_, width)| *width) else { break };
             widest.1 -= 1;
         }
-        // Sentences that go on below may be narrower still, before columns are given up.
+        // Wrapped sentences may become narrower still before columns are dropped.
         let sentence = |column: usize| self.columns[column].kind == ColumnKind::Wrapped;
         let over = total(&shown).saturating_sub(most);
         if let Some((_, width)) = shown.iter_mut().find(|(column, _)| sentence(*column)) {
@@ -299,7 +299,7 @@ impl Table {
         records.join("\n")
     }
 
-    /// How narrow text may become: what is cut, or goes on below.
+    /// The minimum width of text that is truncated or wrapped.
     fn least(&self, column: usize) -> usize {
         match self.columns[column].kind {
             ColumnKind::Wrapped => 2 * LEAST,
@@ -307,8 +307,8 @@ impl Table {
         }
     }
 
-    /// The same columns when all text is cut as short as is bearable; what stands last explains the rest,
-    /// and is cut less.
+    /// The same columns with all text as short as acceptable; the last one explains the rest, and
+    /// is shortened less.
     fn narrowest(&self, shown: &[(usize, usize)]) -> Vec<(usize, usize)> {
         let last = shown.len().saturating_sub(1);
         let narrow = |(place, &(column, width)): (usize, &(usize, usize))| {
@@ -366,7 +366,7 @@ struct Painted<'a> {
     tone: Tone,
 }
 
-/// Text in lines of at most so many columns, broken at spaces; a longer word is broken, too.
+/// Text in lines of at most this many columns, broken at spaces; longer words are broken, too.
 fn broken(text: &str, most: usize) -> Vec<String> {
     let most = most.max(1);
     let mut lines = vec![String::new()];
@@ -381,7 +381,7 @@ fn broken(text: &str, most: usize) -> Vec<String> {
             used += 1;
         }
         while used + columns(rest) > most {
-            // A letter that is wider than the line stands alone in one.
+            // A letter that is wider than the line gets its own line.
             let first = rest.chars().next().map_or(0, char::len_utf8);
             let fits = start(rest, most - used).len();
             let (part, behind) = rest.split_at(if used == 0 { fits.max(first) } else { fits });
@@ -404,7 +404,7 @@ fn total(shown: &[(usize, usize)]) -> usize {
     widths + GAP.len() * shown.len().saturating_sub(1)
 }
 
-/// A line in lines of at most so many columns; those after the first are indented further.
+/// A line as lines of at most this many columns; those after the first are indented further.
 fn indented(line: &str, width: usize) -> String {
     let own = line.len() - line.trim_start().len();
     let indent = (own + 4).min(width / 2);
@@ -413,7 +413,7 @@ fn indented(line: &str, width: usize) -> String {
     parts.map(|(number, part)| format!("{:1$}{part}\n", "", at(number))).collect()
 }
 
-/// Text of at most so many columns.
+/// Text truncated to this many columns.
 pub(super) fn cut(mut text: String, most: usize) -> String {
     if columns(&text) > most {
         text.truncate(start(&text, most.saturating_sub(3)).len());

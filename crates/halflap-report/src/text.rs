@@ -138,7 +138,7 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// What people call an operation: its parameter or its module, where the program says so; else its
+/// The display name of an operation: its parameter or its module if the program has it, else its
 /// name.
 pub fn called(graph: &Graph, op: OpId) -> String {
     let known = graph.provenance(op);
@@ -146,7 +146,7 @@ pub fn called(graph: &Graph, op: OpId) -> String {
     of_program.map_or_else(|| printable(graph.name(op)), |text| printable_end(text, 60))
 }
 
-/// A name as a terminal can take it: no control characters, and not endless.
+/// A name for a terminal: no control characters, and limited in length.
 pub fn printable(name: &str) -> String {
     printable_up_to(name, 60)
 }
@@ -178,7 +178,8 @@ pub fn printable_end(name: &str, most: usize) -> String {
 /// marks of writing direction, a byte order mark.
 fn is_invisible(letter: char) -> bool {
     letter.is_control()
-        || matches!(letter, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+        || matches!(letter, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
+        || matches!(letter, '\u{2060}'..='\u{206F}' | '\u{FEFF}')
 }
 
 /// The participants, as text: `8 ranks: 0-7`.
@@ -204,8 +205,8 @@ pub(crate) fn ranks(ranks: &[u32]) -> String {
 pub fn warning(graph: &Graph, warning: &Warning) -> String {
     match *warning {
         Warning::InputsNotHeld { collectives, collective, buffer, wait } => format!(
-            "{} read buffers that may be freed before they end; the first: '{}' reads '{}', and its wait '{}' is not \
-             among that buffer's users",
+            "{} read buffers that may be freed before they end; the first: '{}' reads '{}', and its \
+             wait '{}' is not among that buffer's users",
             count(collectives, "asynchronous collective"),
             printable(graph.name(collective)),
             printable(graph.buffer_name(buffer)),

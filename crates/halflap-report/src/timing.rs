@@ -26,7 +26,7 @@ pub fn collective_order(edges: Edges) -> &'static str {
     }
 }
 
-/// What holds a collective, in a sentence without its subject.
+/// What holds a collective, as a predicate without its subject.
 pub fn describe_holder(graph: &Graph, simulation: &Simulation, held: &Held) -> String {
     let name = |op: OpId| called(graph, op);
     let start = simulation.start[held.collective];
@@ -52,7 +52,7 @@ pub fn describe_holder(graph: &Graph, simulation: &Simulation, held: &Held) -> S
     }
 }
 
-/// An explanation and what it is shown with.
+/// An explanation, and what it is shown with.
 pub struct Explained<'a> {
     /// The program.
     pub graph: &'a Graph,
@@ -60,7 +60,7 @@ pub struct Explained<'a> {
     pub evaluation: &'a Evaluation,
     /// The same, explained.
     pub explanation: &'a Explanation,
-    /// The order before, if one is compared with.
+    /// The order before, if there is a comparison.
     pub was: Option<&'a Simulation>,
 }
 
@@ -82,7 +82,7 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
             Column::number("bus rate").optional_at(6),
             Column::number("of best").optional_at(6),
         ];
-        // What people call it is not what other commands take.
+        // Other commands do not accept the display name.
         let is_called =
             explanation.held.iter().take(most).any(|held| {
                 called(graph, held.collective) != printable(graph.name(held.collective))
@@ -179,7 +179,7 @@ fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
     wrapped(&line, 2, style) + "\n"
 }
 
-/// The range of what is saved when everything is a little different.
+/// The range of savings under variations.
 pub fn describe_robustness(robustness: &Robustness) -> String {
     let (low, high) = robustness.range();
     let trials = count(robustness.trials.len(), "variation");
@@ -204,7 +204,10 @@ pub fn simulation_json(
     let Evaluation { order, simulation, .. } = evaluation;
     let exposed = exposed_by_collective(simulation);
     let rates = program_bus_rates(graph, simulation);
-    let kernel = |&(op, rate): &(OpId, KernelRate)| json!({ "node": graph.name(op), "flop_rate": rate.flops.0, "of_peak": rate.of_peak });
+    let kernel = |&(op, rate): &(OpId, KernelRate)| {
+        let node = graph.name(op);
+        json!({ "node": node, "flop_rate": rate.flops.0, "of_peak": rate.of_peak })
+    };
     let kernels = program_kernel_rates(graph, simulation, device);
     let collective = |&op: &OpId| {
         let held = explanation.held.iter().find(|held| held.collective == op);
@@ -221,6 +224,10 @@ pub fn simulation_json(
         })
     };
     let collectives = order.as_slice().iter().filter(|&&op| graph.kind(op).is_collective());
+    let stream_idle: Vec<f64> =
+        simulation.stream_idle.as_slice().iter().map(|idle| idle.0).collect();
+    let owners = explanation.peak.owners.iter();
+    let peak_owners: Vec<&str> = owners.map(|&buffer| graph.buffer_name(buffer)).collect();
     json!({
         "format": "halflap.simulation/1",
         "collective_order": collective_order(explanation.bound.edges),
@@ -228,10 +235,10 @@ pub fn simulation_json(
         "bound": explanation.bound.time.0,
         "bound_basis": basis_json(graph, explanation.bound),
         "compute_idle": simulation.compute_idle.0,
-        "stream_idle": simulation.stream_idle.as_slice().iter().map(|idle| idle.0).collect::<Vec<_>>(),
+        "stream_idle": stream_idle,
         "peak_memory": explanation.peak.bytes.0,
         "peak_at": explanation.peak.at.map(|op| graph.name(op)),
-        "peak_owners": explanation.peak.owners.iter().map(|&buffer| graph.buffer_name(buffer)).collect::<Vec<_>>(),
+        "peak_owners": peak_owners,
         "collectives": collectives.map(collective).collect::<Vec<_>>(),
         "kernels": kernels.iter().map(kernel).collect::<Vec<_>>(),
     })

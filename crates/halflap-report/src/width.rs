@@ -1,7 +1,7 @@
 //! How wide text is on a terminal.
 //!
-//! Letters of East Asian scripts and emoji take two columns, marks that stand above or below other
-//! letters none. Names of programs may have any of them.
+//! Letters of East Asian scripts and emoji take two columns, combining marks none. Names of
+//! programs may contain any of them.
 
 /// Ranges of letters that take two columns: blocks of Unicode that are wide or full-width.
 const WIDE: [(char, char); 17] = [

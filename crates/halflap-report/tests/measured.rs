@@ -126,13 +126,16 @@ fn what_is_wrong_is_named() {
         (|step| *step = json!(["a"]), "expected an object with format, graphs and ranks"),
         (|step| step["ranks"] = json!([1]), "expected an object with step_ns and graphs"),
         (|step| step["format"] = json!("other"), "its format is \"other\""),
-        (|step| step["slowdown"] = json!(0.5), "a slowdown is 0.5; it must be a number from 1 on"),
+        (
+            |step| step["slowdown"] = json!(0.5),
+            "a slowdown is 0.5; it must be a number of at least 1",
+        ),
         (|step| step["ranks"] = json!([]), "it has no graph or no rank"),
         (
             |step| step["graphs"][0]["order"] = json!(["mm", "ag"]),
             "the order of graph 'forward': node 'wait' is missing",
         ),
-        (|step| step["ranks"][1]["graphs"] = json!([]), "rank 1: it has 0 graphs, and there are 1"),
+        (|step| step["ranks"][1]["graphs"] = json!([]), "rank 1: it has 0 graphs, not 1"),
         (
             |step| step["ranks"][0]["step_ns"] = json!(1400),
             "rank 0: its graphs must run one after the other",
@@ -143,7 +146,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             |step| step["ranks"][0]["graphs"][0]["transfers"][0]["name"] = json!("mm"),
-            "rank 0, graph 'forward': 'mm' is no collective and has a transfer",
+            "rank 0, graph 'forward': 'mm' has a transfer and is not a collective",
         ),
     ];
     for (change, message) in cases {

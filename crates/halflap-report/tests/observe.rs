@@ -285,13 +285,10 @@ fn bad_traces_are_refused_with_the_place() {
     for (text, right) in [
         ("", "no 'traceEvents': a trace is a JSON object with a list of that name"),
         ("{}", "no 'traceEvents'"),
-        (
-            "hello",
-            "line 1 column 1 (byte 0): not JSON: an object with 'traceEvents' should stand here",
-        ),
+        ("hello", "line 1 column 1 (byte 0): not JSON: expected an object with 'traceEvents'"),
         (
             "{\"traceEvents\": {}}",
-            "line 1 column 17 (byte 16): not JSON: a list of events should stand here",
+            "line 1 column 17 (byte 16): not JSON: expected a list of events",
         ),
         ("{\"traceEvents\": []}", "none of its 0 events is work of a GPU"),
         (
@@ -308,18 +305,15 @@ fn bad_traces_are_refused_with_the_place() {
         ),
         (
             "{\"traceEvents\": [1]}",
-            "line 1 column 18 (byte 17), event 0: not JSON: an object should stand here",
+            "line 1 column 18 (byte 17), event 0: not JSON: expected an object",
         ),
-        (
-            "{\"distributedInfo\": [], \"traceEvents\": []}",
-            "'distributedInfo' is not as it must be: ",
-        ),
+        ("{\"distributedInfo\": [], \"traceEvents\": []}", "'distributedInfo' is malformed: "),
     ] {
         let found = said(text);
         assert!(found.starts_with(right), "{text}: {found}");
     }
     let good = trace(vec![gpu("k", 7, 1, 1)]).to_string();
-    assert!(said(&format!("{good} x")).contains("not JSON: nothing more should stand here"));
+    assert!(said(&format!("{good} x")).contains("not JSON: expected nothing more"));
     let deep = format!("{{\"traceEvents\": [], \"x\": {}", "[".repeat(10_000));
     assert!(said(&deep).contains("too deep"), "{}", said(&deep));
 }

@@ -4,13 +4,14 @@ use crate::AdviceLine;
 use crate::observe::{Analysis, Processor};
 use halflap::units::Nanos;
 
-/// What must be lost, as a part of the time, to be worth a line.
+/// The smallest loss, as a fraction of the time, that is worth a line.
 const LEAST: f64 = 0.02;
 
-/// How many lines are given.
+/// The most lines of advice.
 const MOST: usize = 3;
 
-/// What the time was lost to, most first, each with what helps. Shares are of the time of all ranks.
+/// What the time was lost to, largest loss first, each with a remedy. Shares are of the time of all
+/// ranks.
 pub fn analysis_advice(analysis: &Analysis) -> Vec<AdviceLine> {
     let span: Nanos = analysis.ranks.iter().map(|rank| rank.times.span).sum();
     let mut found = lost(analysis);
@@ -74,7 +75,7 @@ fn lost(analysis: &Analysis) -> Vec<(Nanos, String, &'static str)> {
         ),
     ];
     if ranks.iter().any(|rank| rank.processor == Processor::Cpu) {
-        // Operators have no launches: what is idle there is Python, or waiting.
+        // CPU operators are not launched: idle time there is Python, or waiting.
         let idle = sum(&|rank| rank.times.idle);
         all.push((
             idle,

@@ -18,7 +18,7 @@ use crate::observe::{
 use crate::rates::KernelRate;
 use halflap::units::Nanos;
 
-/// What a reader of the figures should know, one sentence each.
+/// Notes for readers of the figures, one sentence each.
 pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
     let mut notes: Vec<String> = analysis.ranks.iter().flat_map(rank_notes).collect();
     let mut ranks: Vec<u32> = analysis.ranks.iter().filter_map(|rank| rank.rank).collect();
@@ -26,7 +26,7 @@ pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
     notes.extend(world_note(analysis));
     if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
         notes.push(format!(
-            "two traces say that they are rank {}: they are taken as two ranks",
+            "two traces claim to be rank {}: they are treated as two ranks",
             twice[0]
         ));
     }
@@ -36,7 +36,7 @@ pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
     notes
 }
 
-/// No profiler records that long; a single wrong time stretches everything to it.
+/// No profiler records that long; a single wrong timestamp stretches everything to it.
 const IMPLAUSIBLE: Nanos = Nanos(3600e9);
 
 /// Whether the traces can be of one job.
@@ -46,7 +46,7 @@ fn world_note(analysis: &Analysis) -> Option<String> {
     sizes.dedup();
     let words: Vec<String> = sizes.iter().map(u32::to_string).collect();
     let said = format!(
-        "the traces say that there are {} ranks: they may be of several jobs",
+        "the traces give different numbers of ranks ({}): they may be of several jobs",
         words.join(" and ")
     );
     (sizes.len() > 1).then_some(said)
@@ -60,31 +60,33 @@ fn rank_notes(rank: &Rank) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note =
         |applies: bool, text: String| notes.extend(applies.then(|| format!("{label}: {text}")));
-    note(negative > 0, format!("{} with a negative duration left out", events(negative)));
-    note(endless > 0, format!("{} without a duration taken as of none", events(endless)));
-    note(open_list, "the list of events has no end; what is there is taken".to_owned());
+    note(negative > 0, format!("{} with a negative duration, dropped", events(negative)));
+    note(endless > 0, format!("{} without a duration, counted as zero", events(endless)));
+    let unclosed = "the list of events is not closed; the events that are there are used";
+    note(open_list, unclosed.to_owned());
     let span = rank.times.span;
     let apart = format!(
         "first and last {processor} event are {span} apart: some of its times must be wrong"
     );
     note(span > IMPLAUSIBLE, apart);
-    note(rank.devices > 1, format!("work of {} GPUs is taken as that of one", rank.devices));
+    note(rank.devices > 1, format!("work of {} GPUs, analysed as that of one", rank.devices));
     note(
         gloo > 0,
-        format!("{} over gloo left out: GPU work alone counts", count(gloo as usize, "collective")),
+        format!("{} over gloo, dropped: only GPU work counts", count(gloo as usize, "collective")),
     );
-    let unseen = "its compiled code waits for collectives where the profiler does not see it (cpp_wrapper); \
+    let unseen = "its compiled code waits for collectives where the profiler does not see it \
+                  (cpp_wrapper); \
         that time counts as compute, so exposed time is at least what is said";
     note(unseen_waits, unseen.to_owned());
     let any =
         |is: fn(&GroupName) -> bool| rank.groups.as_slice().iter().any(|group| is(&group.name));
-    let streams =
-        "names no process groups; the streams of its collectives stand for them".to_owned();
+    let streams = "names no process groups; each stream of collectives counts as one".to_owned();
     note(any(|name| matches!(name, GroupName::Stream(_))), streams);
     let one =
-        "does not say which group its collectives are of; they are taken as of one".to_owned();
+        "does not say to which group its collectives belong; one is assumed for all".to_owned();
     note(any(|name| matches!(name, GroupName::Gloo)), one);
-    let several = "does not say which of its groups its collectives are of; they are not compared with other ranks'";
+    let several = "does not say to which of its groups its collectives belong; they are not \
+                   compared with other ranks'";
     note(any(|name| matches!(name, GroupName::OneOf(_))), several.to_owned());
     notes
 }
@@ -95,7 +97,8 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
         if clock.is_none() {
             let label = printable(&rank.label);
             notes.push(format!(
-                "{label}: nothing connects its clock with the others; its times count from its own start"
+                "{label}: no collective relates its clock to the others; its times start at its \
+                 own first event"
             ));
         }
     }
@@ -105,15 +108,14 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
     }
     if peers.incomplete() {
         notes.push(
-            "not all ranks of all groups have a trace here: waiting is at least what is said"
-                .to_owned(),
+            "some ranks of some groups have no trace here: waiting is a lower limit".to_owned(),
         );
     }
     let unmatched: usize = peers.ranks.iter().map(|rank| rank.unmatched).sum();
     if unmatched > 0 {
         let matched: usize = peers.ranks.iter().map(|rank| rank.matched).sum();
         notes.push(format!(
-            "{unmatched} of {} were found on no other rank",
+            "{unmatched} of {} were not found on any other rank",
             count(matched + unmatched, "collective")
         ));
     }
@@ -125,7 +127,7 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
     }
 }
 
-/// The word for what runs: all traces are of CPUs, or some of GPUs.
+/// What the traces are of: CPUs, or GPUs if any is.
 pub(super) fn work_name(analysis: &Analysis) -> &'static str {
     let of_cpu = analysis.ranks.iter().all(|rank| rank.processor == Processor::Cpu);
     if of_cpu { Processor::Cpu.work() } else { Processor::Gpu.work() }

@@ -16,7 +16,8 @@ pub(crate) fn without_middle(name: &str, most: usize) -> String {
     format!("{}...{tail}", name.chars().take(kept - end).collect::<String>())
 }
 
-/// A kernel's name without its template's arguments and its parameters, and as few namespaces as fit.
+/// A kernel's name without its template's arguments and its parameters, and as few namespaces as
+/// fit.
 pub(super) fn short(name: &str) -> String {
     const MOST: usize = 32;
     let name = name.replace("(anonymous namespace)::", "");

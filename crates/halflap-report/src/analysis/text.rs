@@ -115,7 +115,7 @@ fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
     text
 }
 
-/// How many ranks' idle time is explained.
+/// How many ranks have their idle time explained.
 const IDLE: usize = 4;
 
 /// Why nothing ran, for the ranks with the most idle time.
@@ -146,7 +146,7 @@ pub(crate) fn idle_text(rank: &Rank) -> String {
     format!("idle {:.1}% of the span ({idle}): {why}", 100.0 * idle.0 / span.0.max(1.0))
 }
 
-/// The name of a trace's file without its folder, which would push it out of the table.
+/// A trace's file name without its folder, which would not fit into the table.
 fn file_name(label: &str) -> String {
     printable(label.rsplit('/').next().unwrap_or(label))
 }
@@ -161,7 +161,7 @@ struct Sum {
     time: Nanos,
     hidden: Nanos,
     exposed: Nanos,
-    /// Where some were found on several ranks.
+    /// Whether some were found on several ranks.
     transfer_and_waiting: Option<(Nanos, Nanos)>,
     moved: Vec<Moved>,
 }
@@ -219,7 +219,7 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
         columns.extend([number("transfer"), number("waiting")]);
     }
     columns.push(number("bus rate").optional());
-    // One scale for all rows: a long bar is a long time.
+    // One scale for all rows: longer bars are longer times.
     let longest = sums.iter().map(|(_, sum)| sum.exposed).fold(Nanos::ZERO, Nanos::max);
     let row = |((group, ranks, operation), sum): &(OperationKey, Sum)| {
         let mut row = vec![cell(group), cell(ranks), cell(operation.name()), cell(sum.launches)];
@@ -248,7 +248,7 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
         Column::bar(),
         number("hidden").optional(),
     ]);
-    columns.extend([Column::text("behind"), Column::text("compute stood still longest")]);
+    columns.extend([Column::text("behind"), Column::text("longest stall of compute")]);
     let exposed = |of: &PeerLaunch| analysis.ranks[of.rank].collectives[of.collective].exposed;
     let longest = shown.iter().map(exposed).fold(Nanos::ZERO, Nanos::max);
     let row = |&PeerLaunch { rank: place, collective }: &PeerLaunch| {
@@ -282,7 +282,8 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
     Some(text)
 }
 
-/// The most exposed launches, few of the same collective; how many more are exposed, and how long.
+/// The most exposed launches, only a few of each collective; how many more are exposed, and for how
+/// long.
 fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<PeerLaunch>, usize, Nanos) {
     let of = |member: &PeerLaunch| &analysis.ranks[member.rank].collectives[member.collective];
     let matches = analysis.matches_of();
@@ -295,7 +296,8 @@ fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<PeerLaunch>, usize, Na
             .filter(|(_, collective)| collective.exposed > Nanos::ZERO);
         all.extend(exposed.map(|(collective, _)| PeerLaunch { rank, collective }));
     }
-    // Ranks that do the same have the same times: the first launches of all come before the first rank's others.
+    // Ranks that do the same have the same times: the first launches of all ranks come before
+    // further launches of the first rank.
     all.sort_by(|a, b| {
         of(b).exposed.0.total_cmp(&of(a).exposed.0).then(a.collective.cmp(&b.collective))
     });
@@ -332,7 +334,7 @@ fn stood_still(rank: &Rank, collective: &ObservedCollective) -> String {
     format!("{time} from {} to {}", name(stall.after, "the start"), name(stall.before, "the end"))
 }
 
-/// The collectives that ranks waited for each other longest in.
+/// The collectives with the longest waits between ranks.
 fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
     let mut matches: Vec<&Match> =
         analysis.peers.matches.iter().filter(|found| found.spread > Nanos::ZERO).collect();
@@ -397,7 +399,7 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
     let whole: Nanos = sums.values().map(|sum| sum.total).sum();
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|(_, a), (_, b)| b.total.0.total_cmp(&a.total.0));
-    // A pipe takes what a terminal has no room for.
+    // Pipes have room for columns that a terminal does not.
     let longest_name = if style.width.is_none() { 300 } else { 60 };
     let number = Column::number;
     let mut columns =

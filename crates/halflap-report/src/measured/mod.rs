@@ -63,7 +63,7 @@ pub struct PartRun {
     pub transfers: Vec<MeasuredSpan>,
 }
 
-/// An operation from when until when.
+/// An operation and its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredSpan {
     /// Which.
@@ -129,7 +129,7 @@ impl StepSpent {
     }
 }
 
-/// What is compared of an operation.
+/// What is compared for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparedPart {
     /// A kernel's run time.
@@ -140,17 +140,17 @@ pub enum ComparedPart {
     Wait,
 }
 
-/// An operation, measured in the mean of ranks, and simulated.
+/// An operation: measured, as the mean over ranks, and simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OpDifference {
     /// The place of its part in the step.
     pub part: usize,
-    /// Which.
+    /// The operation.
     pub op: OpId,
-    /// What is compared of it.
+    /// What is compared.
     pub what: ComparedPart,
-    /// As it ran.
+    /// As measured.
     pub measured: Nanos,
     /// As it is simulated.
     pub simulated: Nanos,
@@ -167,9 +167,9 @@ impl OpDifference {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// Of each part.
+    /// For each part.
     pub simulations: Vec<Simulation>,
-    /// In the mean of ranks.
+    /// The mean over ranks.
     pub measured: StepSpent,
     /// The same, simulated.
     pub simulated: StepSpent,
@@ -196,7 +196,7 @@ impl Comparison {
             .enumerate()
             .flat_map(|(part, simulation)| differences(step, part, simulation))
             .collect();
-        // Stable: equal ones stay in the step's sequence.
+        // Stable: equal ones stay in the order of the step.
         differences.sort_by(|a, b| b.excess().0.abs().total_cmp(&a.excess().0.abs()));
         Comparison { simulations, measured, simulated, differences }
     }
@@ -226,7 +226,7 @@ fn differences(step: &Step, place: usize, simulation: &Simulation) -> Vec<OpDiff
     order.as_slice().iter().filter_map(difference).collect()
 }
 
-/// What each operation took, in the mean of the lists that have it.
+/// The time of each operation: the mean over the lists that have it.
 fn means<'a>(len: usize, lists: impl Iterator<Item = &'a [MeasuredSpan]>) -> Vec<Option<Nanos>> {
     let mut sums = vec![(0.0, 0); len];
     for span in lists.flatten() {

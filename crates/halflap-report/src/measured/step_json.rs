@@ -98,7 +98,7 @@ pub fn read_step(bytes: &[u8]) -> Result<Step, StepError> {
     let factors = [raw.slowdown, raw.comm_slowdown];
     if let Some(wrong) = factors.iter().find(|factor| !(1.0..f64::INFINITY).contains(*factor)) {
         return Err(StepError::NotAStep(format!(
-            "a slowdown is {wrong}; it must be a number from 1 on"
+            "a slowdown is {wrong}; it must be a number of at least 1"
         )));
     }
     let slower = Slower { compute: raw.slowdown, comm: raw.comm_slowdown };
@@ -133,7 +133,7 @@ fn read_part(raw: RawPart, slower: Slower) -> Result<StepPart, StepError> {
     verify(&graph, &ops, &Demands::default()).map_err(wrong)?;
     let order = Order::from_ops(graph.len(), ops);
     let order = order.ok_or_else(|| {
-        StepError::NotAStep(format!("the order of graph '{name}' is no permutation"))
+        StepError::NotAStep(format!("the order of graph '{name}' is not a permutation"))
     })?;
     let times = Times::given(&graph)
         .map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
@@ -145,7 +145,7 @@ fn read_part(raw: RawPart, slower: Slower) -> Result<StepPart, StepError> {
 fn read_rank(rank: usize, raw: RawRank, parts: &[StepPart]) -> Result<RankStep, StepError> {
     let wrong = |problem: String| StepError::Rank { place: format!("rank {rank}"), problem };
     if raw.graphs.len() != parts.len() {
-        let problem = format!("it has {} graphs, and there are {}", raw.graphs.len(), parts.len());
+        let problem = format!("it has {} graphs, not {}", raw.graphs.len(), parts.len());
         return Err(wrong(problem));
     }
     let runs = parts.iter().zip(raw.graphs).map(|(part, run)| {
@@ -186,7 +186,7 @@ fn read_run(graph: &Graph, raw: RawRun) -> Result<PartRun, String> {
     };
     let (ran, transfers) = (spans(raw.ran)?, spans(raw.transfers)?);
     if let Some(other) = transfers.iter().find(|span| !graph.kind(span.op).is_collective()) {
-        return Err(format!("'{}' is no collective and has a transfer", graph.name(other.op)));
+        return Err(format!("'{}' has a transfer and is not a collective", graph.name(other.op)));
     }
     Ok(PartRun { begin: Nanos(raw.begin_ns), end: Nanos(raw.end_ns), ran, transfers })
 }

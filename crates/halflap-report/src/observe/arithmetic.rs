@@ -23,21 +23,21 @@ pub(super) struct Product {
     pub(super) is_half: bool,
 }
 
-/// What launches of a kernel computed, as far as it is known, and how long those took.
+/// The known arithmetic of a kernel's launches, and the time of those.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Arithmetic {
-    /// How much.
+    /// The work.
     pub flops: Flops,
-    /// In what time.
+    /// Its time.
     pub time: Nanos,
-    /// How much of it with numbers that are not known to be bf16 or f16: the peak of a device is
-    /// that of those.
+    /// The part of the work on types that are not known to be bf16 or f16: a device's peak is for
+    /// those.
     pub flops_of_others: Flops,
 }
 
 impl Arithmetic {
-    /// Both together.
+    /// The sum of both.
     pub(crate) fn and(self, other: Arithmetic) -> Arithmetic {
         Arithmetic {
             flops: Flops(self.flops.0 + other.flops.0),
@@ -46,7 +46,7 @@ impl Arithmetic {
         }
     }
 
-    /// How fast that was; of a device's peak, where that is the peak for such numbers.
+    /// The rate, relative to the device's peak if that is for these types.
     pub(crate) fn rate(self, device: Option<&Device>) -> Option<KernelRate> {
         let device = device.filter(|_| self.flops_of_others.0 == 0.0);
         KernelRate::of(self.flops, self.time, device)
@@ -68,8 +68,8 @@ pub(super) fn left_matrix(operator: &[u8]) -> Option<usize> {
     PRODUCTS.iter().find(|(name, _)| *name == operator).map(|&(_, left)| left)
 }
 
-/// The arithmetic of a product of two matrices, or of as many pairs of them, whose shapes are among
-/// those of its operator's arguments: a multiplication and an addition for each term.
+/// The arithmetic of a matrix product, or of a batch of them, from the shapes of its operator's
+/// arguments: a multiplication and an addition for each term.
 pub(super) fn product_flops(shapes: &[u8], left: usize) -> Option<Flops> {
     let shapes: Vec<Vec<i64>> = serde_json::from_slice(shapes).ok()?;
     let (rows, terms, columns, pairs) =
@@ -94,8 +94,7 @@ pub(super) fn is_half(types: Option<&[u8]>, left: usize) -> bool {
     matches!(name.as_str(), "bfloat16" | "half")
 }
 
-/// What each of so many kernels computed. `launched` is what the calls of the host launched of the
-/// slices.
+/// The arithmetic of each of these kernels. `launched` maps the host's calls to slices.
 pub(super) fn arithmetic(
     slices: &[Slice],
     launched: &[Launched],

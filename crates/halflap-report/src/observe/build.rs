@@ -106,7 +106,7 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// What GPUs there are. Nothing depends on it but what rates are compared with.
+    /// The GPUs. They matter only for what rates are compared with.
     pub(super) fn device_properties(&mut self, text: &[u8]) {
         self.devices = serde_json::from_slice(text).unwrap_or_default();
     }
@@ -137,7 +137,7 @@ impl TraceBuilder {
         let calls = HostCalls::of(&work.slices, &work.correlations, work.calls);
         let kernels = work.kernels.into_items();
         let arithmetic = arithmetic(&work.slices, &calls.launched, work.products, kernels.len());
-        // Stable: of two that are alike, the first in the file stays the first.
+        // Stable: equal ones keep the order of the file.
         work.slices.sort_by_key(|slice| (slice.start, slice.end));
         let job = &self.job;
         let whole = |value: &Option<Value>| {
@@ -171,7 +171,7 @@ impl TraceBuilder {
     }
 }
 
-/// A number, also in quotes.
+/// A number, possibly in quotes.
 fn number(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => number.as_i64(),

@@ -1,4 +1,4 @@
-//! When something ran: sets of moments as stretches of time.
+//! When something ran: sets of moments, as intervals.
 //!
 //! Every figure of an analysis comes from unions of intervals: two kernels that run at once are one
 //! stretch, so that no time counts twice. Invariant of a [`Busy`]: its stretches ascend and do not
@@ -10,7 +10,7 @@ use super::trace::{Moment, Slice};
 use crate::observe::ids::KernelId;
 use halflap::units::Nanos;
 
-/// A time without a break.
+/// An interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyStretch {
     /// When it begins.
@@ -98,7 +98,7 @@ impl Busy {
         both
     }
 
-    /// How long it is, all in all.
+    /// Its total length.
     pub fn time(&self) -> Nanos {
         Nanos(self.total as f64)
     }
@@ -131,7 +131,7 @@ impl Busy {
     }
 }
 
-/// Which kernel a stretch of compute began with, and which ended it.
+/// The kernels at the start and at the end of an interval of compute.
 #[derive(Debug, Clone, Copy)]
 struct StretchEnds {
     first: KernelId,

@@ -80,10 +80,10 @@ pub(super) fn waits_for_gpu(name: &[u8]) -> bool {
     has(b"Synchronize") || matches!(name, b"cudaMemcpy" | b"hipMemcpy")
 }
 
-/// How the names of kernels begin that communicate, in lower case.
+/// Prefixes of the names of communication kernels, in lower case.
 const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
 
-/// Substrings of other names. Torch's symmetric memory has its kernels in an unnamed namespace.
+/// Substrings of others. Torch's symmetric memory has its kernels in an unnamed namespace.
 const COMMUNICATES_WITHIN: [&str; 10] = [
     "allreduce_fusion_kernel",
     "c10d::symmetric_memory",
@@ -97,7 +97,7 @@ const COMMUNICATES_WITHIN: [&str; 10] = [
     "userbuffers_",
 ];
 
-/// What waits and does no work, however it is categorised.
+/// Events that only wait, in any category.
 const SYNCHRONISES: [&str; 7] = [
     "Stream Wait Event",
     "Stream Sync",
@@ -108,8 +108,8 @@ const SYNCHRONISES: [&str; 7] = [
     "Context Synchronize",
 ];
 
-/// The class of an event, or nothing for one that is not work. `collective` is whether the profiler
-/// says which collective it belongs to.
+/// The class of an event; `None` if it is not work. `collective` is whether the profiler says which
+/// collective it belongs to.
 pub(super) fn class(category: Category, name: &str, collective: bool) -> Option<Class> {
     match category {
         Category::Kernel | Category::Memory if SYNCHRONISES.contains(&name) => None,
@@ -124,10 +124,10 @@ pub(super) fn class(category: Category, name: &str, collective: bool) -> Option<
     }
 }
 
-/// How gloo names what it does.
+/// Prefix of gloo's events.
 const GLOO: &str = "gloo:";
 
-/// How the names of operators begin that start collectives or wait for them.
+/// Prefixes of operators that start collectives or wait for them.
 const CALLS: [&str; 3] = ["c10d::", "_c10d_functional", "c10d_functional::"];
 
 /// The role of a CPU event relative to those that it nests in or that nest in it.

@@ -1,16 +1,16 @@
-//! How far ranks' clocks are apart, from the collectives that they share.
+//! The offsets between ranks' clocks, from collectives that they share.
 //!
 //! For every pair of ranks a number of offsets is tried: none at all (ranks of one machine share a
 //! clock) and, for launches paired in sequence with the one list moved against the other by up to
-//! [`SHIFTS`], the median of how far their ends are apart. The best is that for which the ends of the
-//! most collectives fall together, the closer the more they count: an offset of a whole training
-//! step pairs many, but none closely.
+//! [`SHIFTS`], the median of how far their ends are apart. The best is that for which the ends of
+//! the most collectives fall together, the closer the more they count: an offset of a whole
+//! training step pairs many, but none closely.
 
 use super::peers::{PeerLaunch, SharedGroups, TimedMember, of, pair_ends};
 use super::rank::Rank;
 use halflap::units::Nanos;
 
-/// How many launches more one trace may have at its beginning or end to be aligned well.
+/// How many extra launches a trace may have at its beginning or end and still be aligned well.
 const SHIFTS: isize = 64;
 
 /// The number of launches of a group to compare.
@@ -22,14 +22,13 @@ const SAMPLED: usize = 256;
 /// Ends this close count half.
 const CLOSE: f64 = 20_000.0;
 
-/// How far each rank's clock is ahead of the first rank's, or nothing where no collective connects
-/// them.
+/// How far each rank's clock is ahead of the first rank's; `None` if no collective connects them.
 pub(super) fn align_clocks(ranks: &[Rank], groups: &SharedGroups) -> Vec<Option<Nanos>> {
     let mut clocks = vec![None; ranks.len()];
     if let Some(first) = clocks.first_mut() {
         *first = Some(Nanos::ZERO);
     }
-    // Each round connects all that share a group with a rank that is connected already.
+    // Each round connects all ranks that share a group with a connected rank.
     loop {
         let mut found = false;
         for rank in 0..ranks.len() {
@@ -68,7 +67,7 @@ fn lists(
     })
 }
 
-/// The offset of the second clock against the first that makes most ends fall together.
+/// The offset between two clocks that makes most ends coincide.
 fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) -> Option<i64> {
     let none: Vec<Option<Nanos>> = vec![None; ranks.len()];
     let timed = |list: &[PeerLaunch]| -> Vec<TimedMember> {
@@ -88,7 +87,7 @@ fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) ->
     let mut best: Option<(f64, i64)> = None;
     for &offset in &tried {
         let score: f64 = lists.iter().map(|(a, b)| score(ranks, a, b, offset)).sum();
-        // On a tie, the one nearest to zero: they are sorted that way.
+        // Ties go to the offset nearest to zero: they are sorted by that.
         if score > best.map_or(0.0, |(score, _)| score) {
             best = Some((score, offset));
         }
@@ -110,8 +109,8 @@ fn numbered(ranks: &[Rank], a: &[TimedMember], b: &[TimedMember]) -> Option<i64>
     median(b.iter().filter_map(difference).collect())
 }
 
-/// One offset for each way of moving one list against the other, counted from the start and from the
-/// end.
+/// Candidate offsets: one for each shift of one list against the other, counted from the start and
+/// from the end.
 fn shifted(a: &[TimedMember], b: &[TimedMember]) -> Vec<i64> {
     let longer = b.len() as isize - a.len() as isize;
     let shifts = (-SHIFTS..=SHIFTS).chain(longer - SHIFTS..=longer + SHIFTS);
@@ -130,7 +129,7 @@ fn median(mut values: Vec<i64>) -> Option<i64> {
     Some(*values.select_nth_unstable(middle).1)
 }
 
-/// How many ends fall together, each counted the more the closer it is.
+/// How many ends coincide, weighted by how close they are.
 fn score(ranks: &[Rank], a: &[TimedMember], b: &[TimedMember], offset: i64) -> f64 {
     let weight = |(left, right): (usize, usize)| {
         let apart = (b[right].end - a[left].end - offset).abs() as f64;

@@ -1,8 +1,8 @@
 //! Every collective of a rank: how much of it was exposed, and what hid the rest.
 //!
-//! Time at which several collectives run and nothing computes is charged to the one that began first;
-//! the others are charged only with what they expose beyond it. So every exposed moment is charged
-//! once, and the charges add up to the rank's exposed time.
+//! Time at which several collectives run and nothing computes is charged to the one that began
+//! first; the others are charged only with what they expose beyond it. So every exposed moment is
+//! charged once, and the charges add up to the rank's exposed time.
 
 use super::busy::{Busy, BusyStretch, Computing};
 use super::class::Class;
@@ -35,15 +35,15 @@ pub struct ObservedCollective {
     pub sequence: Option<i64>,
     /// How long compute overlapped it.
     pub hidden: Nanos,
-    /// What of its time without compute is charged to it.
+    /// The part of its time without compute that is charged to it.
     pub exposed: Nanos,
     /// The compute kernels that overlapped it, at most three, the longest first.
     pub behind: Vec<(KernelId, Nanos)>,
-    /// The longest pause of compute that is charged to it.
+    /// The longest stall of compute that is charged to it.
     pub stall: Option<Stall>,
 }
 
-/// A pause of compute while a collective runs.
+/// A stall of compute while a collective runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
@@ -51,7 +51,7 @@ pub struct Stall {
     pub when: BusyStretch,
     /// The kernel after which compute stopped, unless there was none.
     pub after: Option<KernelId>,
-    /// The kernel with which it went on, if it did.
+    /// The kernel with which compute resumed, if it did.
     pub before: Option<KernelId>,
 }
 
@@ -110,7 +110,7 @@ struct Hiders<'a> {
 
 impl<'a> Hiders<'a> {
     fn new(trace: &'a Trace) -> Hiders<'a> {
-        // Without communication there is nothing to hide.
+        // Without communication, nothing is hidden.
         let any = trace.of_class(Class::Communication).next().is_some();
         let slices = if any { trace.of_class(Class::Compute).collect() } else { Vec::new() };
         Hiders { slices, next: 0, running: Vec::new() }

@@ -1,16 +1,16 @@
-//! Decimal numbers of microseconds to whole nanoseconds, exactly.
+//! Decimal microseconds to integer nanoseconds, exactly.
 //!
-//! A time since 1970 in microseconds with three decimals has more digits than a double holds: read as
-//! one it would be off by a hundred nanoseconds or more, which is what short kernels are apart.
+//! A time since 1970 in microseconds with three decimals has more digits than a double holds: read
+//! as one it would be off by a hundred nanoseconds or more, which is what short kernels are apart.
 
 use std::num::IntErrorKind;
 
 use super::trace::Moment;
 
-/// Digits beyond these cannot change a nanosecond of any time that fits.
+/// Further digits cannot change a nanosecond of any time that fits.
 const DIGITS: usize = 30;
 
-/// The latest moment that is taken, 146 years from the clock's zero: the difference of two fits.
+/// The latest time that is accepted, 146 years from the clock's zero: the difference of two fits.
 const LATEST: i128 = i64::MAX as i128 / 2;
 
 /// Why text is not a time.

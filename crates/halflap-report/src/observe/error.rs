@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::scan::ScanFault;
 use crate::printable;
 
-/// Where in a trace something is wrong, in the unpacked text.
+/// The position of an error in the unpacked text of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TracePlace {
@@ -42,27 +42,29 @@ pub enum TraceError {
     Unreadable { after: u64, error: std::io::Error },
     #[error("{place}: {problem}")]
     Wrong { place: Box<TracePlace>, problem: String },
-    #[error(
-        "{place}: the text ends here, in the middle of it; the trace is cut off and must be whole"
-    )]
+    #[error("{place}: the text ends here: the trace is truncated")]
     CutOff { place: Box<TracePlace> },
-    #[error("{place}: one value is larger than {} MiB; no profiler writes such", most >> 20)]
+    #[error("{place}: one value is larger than {} MiB; no profiler writes such values", most >> 20)]
     TooLarge { place: Box<TracePlace>, most: usize },
     #[error(
-        "no 'traceEvents': a trace is a JSON object with a list of that name, as torch.profiler's export_chrome_trace writes it, or such a list alone"
+        "no 'traceEvents': a trace is a JSON object with a list of that name, as torch.profiler's \
+         export_chrome_trace writes it, or such a list alone"
     )]
     NoEvents,
     #[error(
-        "none of its {events} events is work of a GPU (category kernel, gpu_memcpy or gpu_memset) or a collective of gloo: profile with ProfilerActivity.CUDA or, on CPUs, a program that communicates over gloo"
+        "none of its {events} events is work of a GPU (category kernel, gpu_memcpy or gpu_memset) \
+         or a collective of gloo: profile with ProfilerActivity.CUDA or, on CPUs, a program that \
+         communicates over gloo"
     )]
     NoWork { events: u64 },
     #[error("{0}")]
     Host(String),
     #[error(
-        "its {of} events ({negative}) all have a negative duration: its times are wrong, and nothing is left to analyse"
+        "its {of} events ({negative}) all have a negative duration: its times are wrong, and \
+         nothing is left to analyse"
     )]
     OnlyNegative { of: &'static str, negative: u64 },
-    #[error("'distributedInfo' is not as it must be: {0}")]
+    #[error("'distributedInfo' is malformed: {0}")]
     DistributedInfo(String),
 }
 
@@ -70,8 +72,8 @@ impl ScanFault {
     /// In words.
     pub(super) fn describe(&self) -> String {
         match self {
-            ScanFault::Expected(what) => format!("not JSON: {what} should stand here"),
-            ScanFault::TooDeep => "lists and objects stand in each other too deep".to_owned(),
+            ScanFault::Expected(what) => format!("not JSON: expected {what}"),
+            ScanFault::TooDeep => "lists and objects are nested too deeply".to_owned(),
             ScanFault::Field { name, found, right } => {
                 format!("'{name}' is {}; it must be {right}", printable(found))
             }

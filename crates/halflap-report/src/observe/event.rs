@@ -20,7 +20,7 @@ pub(super) struct TraceEvent<'a> {
 }
 
 impl<'a> TraceEvent<'a> {
-    /// Reads an event into `self`, which keeps what was read if it cannot be read to its end.
+    /// Reads an event into `self`, which keeps the fields read so far if an error follows.
     #[inline]
     pub(super) fn read(&mut self, cursor: &mut JsonCursor<'a>) -> Result<(), ScanStop> {
         cursor.fields(|cursor, key| {
@@ -65,7 +65,7 @@ impl<'a> EventArgs<'a> {
     pub(super) fn of(text: Option<&'a [u8]>) -> EventArgs<'a> {
         let mut args = EventArgs::default();
         let Some(text) = text.filter(|text| text.first() == Some(&b'{')) else { return args };
-        // It was stepped over once, so it is whole and right.
+        // It was skipped once, so it is complete and valid.
         let _ = JsonCursor::new(text).fields(|cursor, key| {
             let value = Some(cursor.value()?);
             match key {
@@ -100,7 +100,7 @@ pub(super) fn unquoted(text: &[u8]) -> &[u8] {
     }
 }
 
-/// An integer, also in quotes or behind words, as in `"stream 7"`.
+/// An integer, possibly in quotes or after words, as in `"stream 7"`.
 pub(super) fn whole_number(text: &[u8]) -> Option<i64> {
     let text = unquoted(text);
     let start = text

@@ -65,7 +65,7 @@ fn configured_ranks(entry: &Value) -> Option<Vec<u32>> {
     }
 }
 
-/// `[0, 1, 2]`, if it is all there: of many the profiler leaves some out.
+/// `[0, 1, 2]`, if it is complete: the profiler shortens long lists.
 fn ranks(text: &str) -> Option<Vec<u32>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     inner.split(',').map(|rank| rank.trim().parse().ok()).collect()

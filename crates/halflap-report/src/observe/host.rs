@@ -1,7 +1,7 @@
 //! What a CPU did: operators and compiled code on threads, collectives over gloo.
 //!
-//! Counts only where a trace has no GPU work. Whether it has is not known before its end, so that
-//! operators are kept until the first GPU event: 32 bytes for each that runs inside no other.
+//! Counts only if a trace has no GPU work. That is not known before its end, so operators are kept
+//! until the first GPU event: 32 bytes for each outermost one.
 //!
 //! Events of a thread nest, but nothing here relies on it. At each moment a thread computes unless
 //! a call that starts a collective or waits for one runs ([`Role::Call`]), and what it computes is
@@ -40,7 +40,7 @@ impl Host {
         Host { work, roles: Vec::new(), outer: Vec::new(), gloo: 0, refused: None }
     }
 
-    /// Forgets what the CPU did: it does not count.
+    /// Discards what the CPU did: it does not count.
     #[inline]
     pub(super) fn drop_work(&mut self) {
         if self.work.is_some() {
@@ -117,9 +117,9 @@ fn unseen_waits(work: &TraceWork) -> bool {
     functional(false) && !functional(true)
 }
 
-/// Of what was kept: collectives as they are, and when which thread computed what.
+/// From what was kept: collectives unchanged, and when each thread computed what.
 fn computed(mut slices: Vec<Slice>, roles: &[Role]) -> Vec<Slice> {
-    // Stable: of two that are alike the first in the file is the outer one.
+    // Stable: of two equal ones the first in the file is the outer one.
     slices.sort_by_key(|slice| (slice.lane, slice.start, std::cmp::Reverse(slice.end)));
     let mut found = Vec::with_capacity(slices.len());
     for thread in slices.chunk_by(|a, b| a.lane == b.lane) {
@@ -155,7 +155,7 @@ fn cut(slices: &[Slice], free: &Busy, into: &mut Vec<Slice>) {
     }
 }
 
-/// Of slices that ascend by start: when each is the one that began first of those that run.
+/// For slices that ascend by start: when each is the one that began first among those that run.
 fn first_begun(slices: impl Iterator<Item = Slice>) -> Vec<Slice> {
     let mut until = Moment(i64::MIN);
     let mut found = Vec::new();

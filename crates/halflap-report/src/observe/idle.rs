@@ -9,10 +9,10 @@ use super::trace::{Moment, Slice};
 use crate::observe::ids::ThreadId;
 use halflap::units::Nanos;
 
-/// A launch takes no longer than this, in nanoseconds; the rest is waiting.
+/// The longest launch, in nanoseconds; the rest is waiting.
 const LAUNCH: i64 = 20_000;
 
-/// A piece of work of a GPU, and when the host called for it.
+/// A piece of GPU work, and when the host launched it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Launched {
     /// When it began.
@@ -31,7 +31,7 @@ pub(super) struct HostCall {
     pub(super) correlation: i64,
     pub(super) when: BusyStretch,
     pub(super) thread: ThreadId,
-    /// Whether the host waits in it until the GPU has come so far.
+    /// Whether the host waits in it for the GPU.
     pub(super) is_wait: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct HostCalls {
     pub(super) waits: Busy,
 }
 
-/// How long nothing ran, by what would have had to be different. All parts add up to the idle time.
+/// How long nothing ran, by cause. All parts add up to the idle time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Idle {
@@ -61,8 +61,8 @@ pub struct Idle {
 }
 
 impl HostCalls {
-    /// Joins calls and the work that they launched by their correlation, which `work` has with the
-    /// place of its slice.
+    /// Joins calls with the work that they launched by correlation id; `work` has these ids with
+    /// the index of each slice.
     pub(super) fn of(slices: &[Slice], work: &[(u32, i64)], mut calls: Vec<HostCall>) -> HostCalls {
         calls.sort_by_key(|call| (call.correlation, call.when.start));
         let call = |correlation: i64| {
@@ -84,7 +84,7 @@ impl HostCalls {
 }
 
 impl Idle {
-    /// Of the times between stretches in which something runs.
+    /// For the gaps between intervals in which something runs.
     pub(super) fn of(busy: &Busy, calls: &HostCalls) -> Idle {
         let mut idle = Idle::default();
         for pair in busy.stretches().windows(2) {
@@ -110,12 +110,12 @@ impl Idle {
         self.waiting += pending - launch;
     }
 
-    /// All of it.
+    /// The total.
     pub fn total(&self) -> Nanos {
         self.parts().iter().map(|(_, time)| *time).sum()
     }
 
-    /// Each part with what it is called.
+    /// Each part with its name.
     pub fn parts(&self) -> [(&'static str, Nanos); 5] {
         [
             ("host-bound", self.host),

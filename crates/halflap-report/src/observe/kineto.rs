@@ -2,8 +2,8 @@
 //!
 //! The text passes through a window of 256 KiB; an event is parsed when it is whole and forgotten
 //! unless it is work of a GPU or, without one, of a CPU. Memory is bounded by what that did
-//! ([`TraceLimits`]: 32 bytes a launch, some more for collectives, at most a kilobyte a kernel's name), not
-//! by the file. Text is read once, so that time is in proportion to the file.
+//! ([`TraceLimits`]: 32 bytes a launch, some more for collectives, at most a kilobyte a kernel's
+//! name), not by the file. Text is read once, so that time is in proportion to the file.
 //!
 //! Accepts the object form (`traceEvents` anywhere among other fields) and the bare list, fields
 //! and events in any order, times as numbers or strings. docs/analyze.md lists what is refused and
@@ -33,7 +33,7 @@ pub fn read_trace(source: impl Read, limits: TraceLimits) -> Result<Trace, Trace
     builder.finish(window.consumed())
 }
 
-/// What the text begins with, taken off.
+/// Skips the beginning of the text.
 fn first<R: Read>(window: &mut TextWindow<R>) -> Result<u8, TraceError> {
     if window.at_end()? {
         return Err(TraceError::NoEvents);
@@ -90,7 +90,8 @@ fn object<R: Read>(
     if found { Ok(()) } else { Err(TraceError::NoEvents) }
 }
 
-/// The events of a list whose bracket is taken, and its end. A comma before the end is let pass.
+/// The events of a list whose opening bracket is consumed, and its end. A trailing comma is
+/// accepted.
 fn events<R: Read>(
     window: &mut TextWindow<R>,
     builder: &mut TraceBuilder,
@@ -106,8 +107,7 @@ fn events<R: Read>(
     Ok(())
 }
 
-/// The same where the list is all there is: a writer that appends to such a list may never close
-/// it.
+/// The same if the list is the whole file: a writer that appends to it may never close it.
 fn bare_list<R: Read>(
     window: &mut TextWindow<R>,
     builder: &mut TraceBuilder,
@@ -142,7 +142,7 @@ fn event<R: Read>(
     Ok(())
 }
 
-/// Steps over a value entry by entry, so that a long list need not be held.
+/// Skips a value entry by entry, so that a long list is never held in memory.
 fn skip<R: Read>(window: &mut TextWindow<R>) -> Result<(), TraceError> {
     let first = window.take(|cursor, _| match cursor.token()? {
         byte @ (b'{' | b'[') => cursor.take(byte, "").map(|()| byte),

@@ -6,8 +6,8 @@
 //! be separated from waiting. [`Analysis`] is all of it; [`RankTimeline`] is a rank to be drawn.
 //! docs/analyze.md defines every figure.
 //!
-//! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
-//! are broken by time, then by place in the file.
+//! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces:
+//! ties are broken by time, then by place in the file.
 
 mod arithmetic;
 mod build;
@@ -75,8 +75,8 @@ impl Analysis {
         analysis
     }
 
-    /// For each rank what its collectives moved, in the time of the transfer where waiting for
-    /// other ranks can be told from it.
+    /// For each rank, the rates of its collectives, by the time of the transfer if waiting for
+    /// other ranks can be separated from it.
     pub(crate) fn moved(&self) -> Vec<Vec<Moved>> {
         let matches = self.matches_of();
         let moved = |rank: &Rank, collective: &ObservedCollective, found: Option<usize>| Moved {

@@ -25,7 +25,7 @@ impl<I: Id, T: Clone + Eq + Hash> Numbered<I, T> {
         Numbered { what, most, ids: HashMap::new(), items: IdVec::from(Vec::new()) }
     }
 
-    /// The number of an item, an old one or the next.
+    /// The number of an item, new or known.
     pub(super) fn id(&mut self, item: T) -> Result<I, ScanFault> {
         if let Some(&id) = self.ids.get(&item) {
             return Ok(id);
@@ -52,8 +52,8 @@ impl<I: Id, T: Clone + Eq + Hash> Numbered<I, T> {
     }
 }
 
-/// A name of bounded length. One that is too long keeps its beginning and gets a number made from
-/// all of it, so that two of them stay two.
+/// A name of bounded length. One that is too long keeps its beginning and gets a hash of the whole,
+/// so that two of them stay distinct.
 pub(super) fn bounded(text: &[u8]) -> String {
     const NUMBER: usize = 20;
     if text.len() <= LONGEST {

@@ -1,8 +1,8 @@
 //! The same collective on several ranks: how long the transfer took, and which ranks waited.
 //!
 //! A rank is in a collective from when it arrives until the data are there. The last to arrive does
-//! not wait, so the shortest time among the ranks is the transfer, and what the others take longer is
-//! waiting. Both are differences on one rank's clock: ranks' clocks need not agree.
+//! not wait, so the shortest time among the ranks is the transfer, and what the others take longer
+//! is waiting. Both are differences on one rank's clock: ranks' clocks need not agree.
 //!
 //! To find which launches are the same collective, only launches of the same process group are
 //! compared. Where the profiler numbers them (`Seq`) the numbers decide. Where it does not, their
@@ -39,7 +39,7 @@ pub struct Peers {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RankPeers {
-    /// How many of its collectives were found on others.
+    /// How many of its collectives were found on other ranks.
     pub matched: usize,
     /// How many were not.
     pub unmatched: usize,
@@ -67,7 +67,7 @@ pub struct Match {
     pub spread: Nanos,
     /// Who arrived last: the place among the traces.
     pub last: usize,
-    /// How many of the group have no trace here, or nothing if its size is not known.
+    /// How many ranks of the group have no trace here; `None` if its size is not known.
     pub missing: Option<u32>,
 }
 
@@ -82,8 +82,8 @@ pub struct PeerLaunch {
 }
 
 impl RankPeers {
-    /// How long its matched collectives would have taken, and how long it waited in them; not known of
-    /// a rank without any.
+    /// How long its matched collectives would have taken, and how long it waited in them; not known
+    /// of a rank without any.
     pub fn transfer_and_waiting(&self) -> Option<(Nanos, Nanos)> {
         (self.matched > 0).then_some((self.transfer, self.waiting))
     }
@@ -115,7 +115,7 @@ impl Peers {
         peers
     }
 
-    /// Whether ranks without a trace took part, so that waiting is at least what is said.
+    /// Whether ranks without a trace took part, so that waiting is a lower limit.
     pub fn incomplete(&self) -> bool {
         self.matches.iter().any(|found| found.missing != Some(0))
     }
@@ -168,9 +168,9 @@ impl GroupKey {
     }
 }
 
-/// The launches of every process group that more than one rank has, each rank's by end. What
-/// the profiler calls a send or a receive is left out: it has two ends, not one for each rank. A kernel
-/// that does both is NCCL's way to exchange among all.
+/// The launches of every process group that more than one rank has, each rank's by end. Sends and
+/// receives are excluded: they have two ends, not one for each rank. A kernel that does both is how
+/// NCCL exchanges data among all ranks.
 pub(super) struct SharedGroups {
     pub(super) launches: Vec<Vec<Vec<PeerLaunch>>>,
 }
@@ -220,8 +220,8 @@ fn merge(lists: &mut Vec<Vec<PeerLaunch>>, mut members: Vec<PeerLaunch>, rank: &
     }
 }
 
-/// Pairs launches that have the same number in their group. Of those that do not agree with the first
-/// rank's nothing is believed.
+/// Pairs launches that have the same number in their group. Those that disagree with the first rank
+/// are not used.
 fn by_number(
     ranks: &[Rank],
     lists: &[Vec<PeerLaunch>],
@@ -245,16 +245,16 @@ fn by_number(
     rows.into_values().collect()
 }
 
-/// Pairs launches of gloo as they began: all ranks start the collectives of a group in one sequence,
-/// and its threads take them up in that sequence. Where several run at once, or processes must wait for
-/// a core, their ends may be in another. Nothing, unless all ranks have the same sequence and each
-/// collective ran on all of them at once.
+/// Pairs gloo's launches by start: all ranks start the collectives of a group in the same sequence,
+/// and gloo's threads take them up in that sequence. If several run at once, or processes wait for
+/// a core, they may end in another. `None` unless all ranks have the same sequence and each
+/// collective overlapped on all of them.
 fn by_sequence(
     ranks: &[Rank],
     lists: &[&Vec<PeerLaunch>],
     clocks: &[Option<Nanos>],
 ) -> Option<Vec<Vec<PeerLaunch>>> {
-    /// How far clocks, aligned by ends, may be off.
+    /// The tolerance of clocks that are aligned by ends.
     const OFF: i64 = 1_000_000;
     let first = lists.first()?;
     let of_cpu = |list: &&Vec<PeerLaunch>| ranks[list[0].rank].processor == Processor::Cpu;
@@ -322,7 +322,7 @@ impl TimedMember {
         TimedMember { member: *member, start: ran.start.0 - ahead, end: ran.end.0 - ahead }
     }
 
-    /// How far apart two ends may be: what a transfer's last packets may differ by.
+    /// How far apart two ends may be: the jitter of a transfer's last packets.
     pub(super) fn tolerance(&self, other: &TimedMember) -> i64 {
         const LEAST: i64 = 100_000;
         const MOST: i64 = 1_000_000;
@@ -359,8 +359,9 @@ pub(super) fn pair_ends(
     pairs
 }
 
-/// Pairs what lies between two pairs, before the first or after the last, if it is as much on both
-/// sides, alike, and on the way at the same time: no collective ends anywhere before all have begun.
+/// Pairs the launches between two pairs, before the first or after the last, if both sides have
+/// equally many, they are alike, and they overlap in time: no collective ends anywhere before it
+/// has begun on all ranks.
 fn fill(
     ranks: &[Rank],
     held: &[TimedMember],

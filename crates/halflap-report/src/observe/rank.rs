@@ -26,7 +26,7 @@ pub struct Rank {
     pub rank: Option<u32>,
     /// How many ranks it says there are.
     pub world_size: Option<u32>,
-    /// What it has work of.
+    /// What processor its work is of.
     pub processor: Processor,
     /// When its first event begins.
     pub first: Moment,
@@ -60,7 +60,7 @@ pub struct Rank {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RankSpent {
-    /// From the begin of the first event that counts to the end of the last.
+    /// From the start of the first event that counts to the end of the last.
     pub span: Nanos,
     /// Something computes.
     pub compute: Nanos,
@@ -91,9 +91,9 @@ impl RankSpent {
 pub struct OperationUse {
     /// Their process group.
     pub group: GroupId,
-    /// What.
+    /// The operation.
     pub operation: CollectiveKind,
-    /// How many.
+    /// The number of launches.
     pub launches: usize,
     /// When at least one of them runs.
     pub time: Nanos,
@@ -109,9 +109,9 @@ pub struct OperationUse {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct KernelUse {
-    /// Which.
+    /// The kernel.
     pub kernel: KernelId,
-    /// How many.
+    /// The number of launches.
     pub launches: usize,
     /// The sum of their times.
     pub total: Nanos,
@@ -165,7 +165,7 @@ impl Rank {
         }
     }
 
-    /// The preset of its GPU, if the trace names one that there is a preset of.
+    /// The preset of its GPU, if the trace names one that has a preset.
     pub fn preset(&self) -> Option<(&'static str, Device)> {
         let name = Device::reported(self.device.as_deref()?)?;
         Some((name, Device::named(name).ok()?))

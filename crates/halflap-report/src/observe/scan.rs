@@ -1,8 +1,8 @@
-//! JSON text, token by token, in a piece of it that may end anywhere.
+//! JSON text, token by token, in a chunk that may end anywhere.
 //!
 //! A [`JsonCursor`] walks over the bytes that have been read so far. If they end in the middle of a
 //! value it returns [`Stop::Incomplete`], and the caller retries with more: an event is a few
-//! hundred bytes and a piece a thousand times that, so hardly anything is read twice. Unneeded
+//! hundred bytes and a chunk a thousand times that, so hardly anything is read twice. Unneeded
 //! values are skipped without being built.
 //!
 //! Structure is checked strictly. Text inside strings is not, because profilers write what JSON
@@ -11,32 +11,32 @@
 
 use std::borrow::Cow;
 
-/// No profiler nests deeper; a hostile file would use up the stack.
+/// No profiler nests deeper; a hostile file could overflow the stack.
 const DEEPEST: usize = 64;
 
 /// Why a value could not be read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ScanStop {
-    /// The bytes end inside of it.
+    /// The bytes end inside it.
     Incomplete,
-    /// It is wrong, at this place in the piece.
+    /// It is invalid, at this position in the chunk.
     Bad { at: usize, fault: ScanFault },
 }
 
-/// What is wrong with a piece of text.
+/// What is wrong with a chunk of text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ScanFault {
     /// Something else was expected there.
     Expected(&'static str),
-    /// Lists and objects in each other, too many.
+    /// Lists and objects are nested too deeply.
     TooDeep,
-    /// A field of an event does not hold what it must.
+    /// A field of an event has a wrong value.
     Field { name: &'static str, found: String, right: &'static str },
     /// A limit on what is kept.
     TooMany { what: &'static str, most: usize },
 }
 
-/// A place in a piece of JSON text.
+/// A position in a chunk of JSON text.
 pub(super) struct JsonCursor<'a> {
     text: &'a [u8],
     at: usize,
@@ -113,7 +113,7 @@ impl<'a> JsonCursor<'a> {
         Ok(key)
     }
 
-    /// Steps over one field after the other of an object and has `field` read each value.
+    /// Skips the fields of an object and lets `field` read each value.
     #[inline]
     pub(super) fn fields(
         &mut self,
@@ -145,7 +145,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// Steps over any value.
+    /// Skips any value.
     fn skip(&mut self, depth: usize) -> Result<(), ScanStop> {
         match self.token()? {
             b'"' => self.string(),
@@ -218,7 +218,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// Digits, a fraction, an exponent. A number that reaches the end of the piece may go on.
+    /// Digits, a fraction, an exponent. A number that reaches the end of the chunk may continue.
     #[inline]
     fn number(&mut self) -> Result<(), ScanStop> {
         self.digits()?;

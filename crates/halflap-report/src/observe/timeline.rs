@@ -2,9 +2,9 @@
 //!
 //! A lane is a stream's compute, its copies, or a process group's communication. Where slices of a
 //! lane overlap, it gets further lanes. If there are more slices than can be drawn, neighbours in a
-//! lane that are short, and a short time apart, become one; how short is doubled until it is enough.
-//! Each attempt is one pass over the trace that keeps nothing, so that memory is bounded by what is
-//! drawn.
+//! lane that are short, and a short time apart, become one; how short is doubled until it is
+//! enough. Each attempt is one pass over the trace that keeps nothing, so that memory is bounded by
+//! what is drawn.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const WIDEST: usize = 4;
 /// How many lanes there may be; further ones share the last.
 const LANES: usize = 64;
 
-/// What grew together is at most this many times as long as what is too short to be drawn.
+/// Merged slices are at most this many times as long as the shortest that is drawn.
 const GROWN: i64 = 4;
 
 /// A rank over time.
@@ -33,9 +33,9 @@ pub struct RankTimeline {
     pub lanes: Vec<Track>,
     /// What ran, by lane, then by start; in a lane they do not overlap.
     pub slices: Vec<Drawn>,
-    /// When communication ran and nothing computed, by start; the longest ones if there are too many.
+    /// When communication ran without compute, by start; the longest ones if there are too many.
     pub pauses: Vec<Pause>,
-    /// How many of them were too many.
+    /// How many were left out.
     pub pauses_left_out: usize,
 }
 
@@ -88,7 +88,7 @@ pub struct Pause {
 }
 
 impl RankTimeline {
-    /// A trace, analysed as `rank`, with at most `most` slices and as many pauses.
+    /// A trace, analysed as `rank`, with at most `most` slices and as many stalls.
     pub fn of(trace: &Trace, rank: &Rank, most: usize) -> RankTimeline {
         let mut shortest = 0;
         let mut count;
@@ -96,7 +96,7 @@ impl RankTimeline {
         loop {
             count = 0;
             walk(trace, rank, shortest, |_| count += 1);
-            // Once all of a lane is one, nothing is left to be merged.
+            // Once a lane is a single slice, nothing is left to merge.
             if count <= most || shortest > span {
                 break;
             }
@@ -134,8 +134,8 @@ struct OpenLane {
     drawn: Option<Drawn>,
 }
 
-/// Lays out all slices; those shorter than `shortest` nanoseconds and as near to each other grow
-/// together. Gives the lanes.
+/// Lays out all slices; those shorter than `shortest` nanoseconds and as close to each other are
+/// merged. Returns the lanes.
 fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) -> Vec<Track> {
     let mut lanes: Vec<Track> = Vec::new();
     let mut open: Vec<OpenLane> = Vec::new();
@@ -210,7 +210,7 @@ impl OpenLane {
     }
 }
 
-/// Every time without compute while a collective runs, with the collective that is charged with it; and
+/// Every stall of compute while a collective runs, with the collective that is charged with it; and
 /// how many short ones were left out.
 fn pauses(trace: &Trace, rank: &Rank, most: usize) -> (Vec<Pause>, usize) {
     let computing =

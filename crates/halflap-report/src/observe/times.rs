@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::Analysis;
 use halflap::units::Nanos;
 
-/// The time of every kernel by its name, the names ascending: on each rank the lower median over its
-/// launches, and of these the lower median. A collective that was found on several ranks counts with
-/// its transfer alone, because a schedule cannot change how late peers are. Of two kernels of one name
-/// (a copy and a kernel may share one) the longer counts.
+/// The time of every kernel by its name, the names ascending: on each rank the lower median over
+/// its launches, and of these the lower median. A collective that was found on several ranks counts
+/// with its transfer alone, because a schedule cannot change how late peers are. Of two kernels of
+/// one name (a copy and a kernel may share one) the longer counts.
 pub fn kernel_times(analysis: &Analysis) -> Vec<(String, Nanos)> {
     let matches = analysis.matches_of();
     let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What is kept of a trace: the work of its GPU or, without one, of its CPU, and who took part in its
-//! collectives.
+//! What is kept of a trace: the work of its GPU or, without one, of its CPU, and who took part in
+//! its collectives.
 
 use std::ops::Sub;
 
@@ -27,7 +27,7 @@ impl Sub for Moment {
     }
 }
 
-/// What a trace has work of.
+/// The processor whose work a trace has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Processor {
@@ -46,7 +46,7 @@ impl Processor {
         }
     }
 
-    /// What runs one thing after the other.
+    /// Something that runs one thing after the other.
     pub fn lane(self) -> &'static str {
         match self {
             Processor::Gpu => "stream",
@@ -63,7 +63,7 @@ impl Processor {
     }
 }
 
-/// Something that ran. 32 bytes: a trace has millions.
+/// Something that ran. 32 bytes: a trace has millions of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Slice {
@@ -91,7 +91,7 @@ impl Slice {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TraceKernel {
-    /// Its name; a long one without its end.
+    /// Its name; a long one is truncated.
     pub name: String,
     /// What it is.
     pub class: Class,
@@ -150,7 +150,7 @@ pub enum GroupName {
     OneOf(usize),
 }
 
-/// What was left out or is remarkable, counted.
+/// What was dropped or is unusual, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Oddities {
@@ -158,7 +158,7 @@ pub struct Oddities {
     pub negative: u64,
     /// Events without a duration: taken as zero.
     pub endless: u64,
-    /// The list of events has no end, which that form allows.
+    /// The list of events is not closed, which that form allows.
     pub open_list: bool,
     /// Gloo collectives in a trace with GPU work: dropped.
     pub gloo: u64,

@@ -1,20 +1,20 @@
 //! A window that slides over text that is too long to hold.
 //!
-//! Invariant: `text[from..]` is what was read and not consumed. It grows only if a single value does
-//! not fit, and never beyond [`LARGEST`].
+//! Invariant: `text[from..]` is what was read and not consumed. It grows only if a single value
+//! does not fit, and never beyond [`LARGEST`].
 
 use std::io::Read;
 
 use super::error::{TraceError, TracePlace};
 use super::scan::{JsonCursor, ScanFault, ScanStop};
 
-/// What is read at a time: it stays in the processor's cache until it has been parsed.
+/// How much is read at a time: it stays in the processor's cache until it has been parsed.
 const PIECE: usize = 256 << 10;
 
 /// The largest value that is held: an event, or an entry next to the events.
 const LARGEST: usize = 64 << 20;
 
-/// Where in a list of events one is, for messages.
+/// The current event in a list, for messages.
 #[derive(Debug, Default)]
 pub(super) struct Within {
     /// The number of the event that is being read.
@@ -55,7 +55,7 @@ impl<R: Read> TextWindow<R> {
     }
 
     /// Calls `read` on the text, repeatedly with more of it until a value is complete. `read` must
-    /// make its changes last.
+    /// change its own state only after it has succeeded.
     #[inline]
     pub(super) fn take<T>(
         &mut self,
@@ -106,7 +106,7 @@ impl<R: Read> TextWindow<R> {
         Ok(())
     }
 
-    /// That something is wrong `at` bytes into what is not consumed.
+    /// The error that something is wrong `at` bytes into the unconsumed text.
     pub(super) fn wrong(&self, at: usize, fault: &ScanFault) -> TraceError {
         TraceError::Wrong { place: Box::new(self.place(at)), problem: fault.describe() }
     }
@@ -159,7 +159,8 @@ fn newlines(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// As much as there is, and at least a byte unless the source ends; and why it could not be read further.
+/// Reads as much as there is, at least a byte unless the source ends; and the error that stopped
+/// reading.
 fn read_some(source: &mut impl Read, into: &mut [u8]) -> (usize, Option<std::io::Error>) {
     let mut filled = 0;
     while filled < into.len() {

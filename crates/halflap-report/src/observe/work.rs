@@ -16,7 +16,8 @@ use halflap::collective::CollectiveKind;
 use halflap::ids::{GroupId, IdVec};
 use halflap::units::Bytes;
 
-/// How much of a trace may be kept. What is kept grows with what the processor did, not with the file.
+/// How much of a trace may be kept. What is kept grows with what the processor did, not with the
+/// file.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceLimits {
     /// The most events of a GPU or CPU; 32 bytes each, and as much again while they are analysed.
@@ -35,7 +36,7 @@ impl Default for TraceLimits {
     }
 }
 
-/// How the trace says which group a launch belongs to; ranks as the text that stands there.
+/// How the trace identifies the group of a launch; ranks as verbatim text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RawTraceGroup {
     pub(super) name: GroupName,
@@ -52,7 +53,7 @@ pub(super) struct TraceWork {
     pub(super) lanes: Numbered<LaneId, TraceLane>,
     pub(super) groups: Numbered<GroupId, RawTraceGroup>,
     pub(super) launches: IdVec<LaunchId, TraceLaunch>,
-    /// The place of each slice of a GPU that has one, and the number of the call that launched it.
+    /// The index of each GPU slice that has one, and the number of the call that launched it.
     pub(super) correlations: Vec<(u32, i64)>,
     pub(super) calls: Vec<HostCall>,
     pub(super) threads: Numbered<ThreadId, i64>,
@@ -119,7 +120,7 @@ impl TraceWork {
         };
         let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));
         let (kernel, lane) = (self.kernels.id(TraceKernel { name, class })?, self.lanes.id(lane)?);
-        // At most as many as are allowed, which a number of 32 bits can count.
+        // There are at most as many as are allowed, so that 32 bits are enough.
         let place = self.slices.len() as u32;
         self.slices.push(Slice { start, end, kernel, lane, launch });
         let correlation = args.correlation.and_then(whole_number);
@@ -127,8 +128,8 @@ impl TraceWork {
         Ok(())
     }
 
-    /// Keeps a call of the host into the GPU's runtime, if it says when it was; what it is needed for
-    /// does without those that do not.
+    /// Keeps a call of the host into the GPU's runtime, if it has a time; those without one are not
+    /// needed.
     pub(super) fn call(&mut self, event: &TraceEvent<'_>) {
         let Some((thread, when)) = self.of_host(event) else { return };
         let correlation = EventArgs::of(event.args).correlation.and_then(whole_number);

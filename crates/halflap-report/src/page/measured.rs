@@ -180,7 +180,7 @@ fn headline(ran: &Ran) -> Vec<Figure> {
     ]
 }
 
-/// When compute stood still: each time in its parts.
+/// The stalls of compute, each in its parts.
 fn stalls(numbers: &mut RunNumbers, ran: &Ran) -> StallColumns {
     let causes = [StallCause::Queued, StallCause::Transfer, StallCause::WakeUp];
     let mut stalls = StallColumns::default();
@@ -195,7 +195,7 @@ fn stalls(numbers: &mut RunNumbers, ran: &Ran) -> StallColumns {
     stalls
 }
 
-/// How long compute stood still for each slice, by its lane and place.
+/// How long compute stalled on each slice, by its lane and place.
 fn waited_by_slice(ran: &Ran) -> BTreeMap<(usize, usize), RankWait> {
     let mut waited: BTreeMap<(usize, usize), RankWait> = BTreeMap::new();
     for wait in ran.waits() {
@@ -207,8 +207,8 @@ fn waited_by_slice(ran: &Ran) -> BTreeMap<(usize, usize), RankWait> {
     waited
 }
 
-/// Every collective and transfer: `exposed` is how long compute stood still for it, which is the
-/// sum of `queued`, `transfer` and `wake-up`.
+/// Every collective and transfer: `exposed` is how long compute stalled on it, which is the sum of
+/// `queued`, `transfer` and `wake-up`.
 fn collectives(numbers: &mut RunNumbers, ranks: &[Ran]) -> PageTable {
     let column = |title, unit| PageColumn { title, unit, bar: title == "exposed" };
     let mut table = PageTable {

@@ -21,17 +21,17 @@ pub struct Page {
     pub part: String,
     /// Which command made it.
     pub command: &'static str,
-    /// What can be done, most first.
+    /// Advice, largest saving first.
     pub advice: Vec<PageAdvice>,
-    /// What holds for all of that together; empty for nothing.
+    /// What applies to all advice together; may be empty.
     pub advice_note: &'static str,
-    /// What else there is to know, each a label and a sentence.
+    /// Further facts, each a label and a sentence.
     pub facts: Vec<(&'static str, String)>,
     /// What slices represent.
     pub ops: Ops,
     /// The process groups.
     pub groups: Vec<PageGroup>,
-    /// What can be alive.
+    /// The buffers.
     pub buffers: BufferColumns,
     /// What ran when: each order, or each rank.
     pub views: Vec<PageView>,
@@ -188,7 +188,7 @@ pub struct PageView {
     pub begin: Time,
     /// Where on the time axis it ends.
     pub length: Time,
-    /// What no order can beat, if that is known.
+    /// The lower bound, if it is known.
     pub bound: Option<Time>,
     /// The figures that matter most.
     pub headline: Vec<Figure>,
@@ -230,7 +230,7 @@ pub struct Figure {
     pub better: &'static str,
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PageUnit {
@@ -238,9 +238,9 @@ pub enum PageUnit {
     Ns,
     /// Bytes.
     Bytes,
-    /// Things.
+    /// A count.
     Count,
-    /// Hundredths.
+    /// Percent.
     Percent,
     /// Bytes in a second.
     Rate,
@@ -248,7 +248,7 @@ pub enum PageUnit {
     Flops,
     /// Places in an order: negative is earlier.
     Places,
-    /// No number at all.
+    /// No number.
     Text,
 }
 
@@ -259,7 +259,7 @@ pub struct PageLane {
     pub name: String,
     /// `compute` or `communication`.
     pub kind: LaneKind,
-    /// What else is to be said of it.
+    /// More about it.
     pub note: String,
 }
 
@@ -286,7 +286,7 @@ pub struct Slices {
     pub start: Vec<Time>,
     /// Until when.
     pub end: Vec<Time>,
-    /// What of it nothing hides.
+    /// Its exposed part.
     pub exposed: Vec<Time>,
 }
 
@@ -331,7 +331,7 @@ pub(super) struct PageStall {
     pub(super) cause: StallCause,
 }
 
-/// Why compute stood still.
+/// Why compute stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StallCause {
     /// As it was simulated.
@@ -340,7 +340,7 @@ pub(super) enum StallCause {
     Queued,
     /// Its data were on their way.
     Transfer,
-    /// They were there, and compute had not gone on yet.
+    /// It had arrived, and compute had not resumed yet.
     WakeUp,
 }
 
@@ -362,8 +362,8 @@ impl StallColumns {
     }
 }
 
-/// What was alive: a step curve. Entries `2k` and `2k + 1` belong to operation `k` of the order: while
-/// it runs, and when it has freed what it used last.
+/// What was alive: a step curve. Entries `2k` and `2k + 1` belong to operation `k` of the order:
+/// while it runs, and when it has freed what it used last.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MemoryCurve {
     /// From when.
@@ -391,11 +391,12 @@ pub struct PageTable {
     pub rows: Vec<Vec<PageCell>>,
     /// The operation that each row is about.
     pub op: Vec<Maybe>,
-    /// What else is to be said of each row's operation.
+    /// More about each row's operation.
     pub details: Option<Vec<Vec<(&'static str, String)>>>,
     /// The view that it belongs to, if not to all.
     pub view: Option<u32>,
-    /// If rows were left out, how many there were, and what those that are here are: `the most exposed`.
+    /// If rows were left out, how many there were, and what those that are here are: `the most
+    /// exposed`.
     pub cut: Option<(usize, &'static str)>,
 }
 
@@ -474,7 +475,7 @@ pub struct Sweep {
 pub struct Curve {
     /// As a multiple of what the program has.
     pub bandwidth: f64,
-    /// What no order can beat.
+    /// The lower bound.
     pub bound: Time,
     /// One for each memory limit, ascending.
     pub points: Vec<Point>,

@@ -176,7 +176,8 @@ impl<'a> TraceNumbers<'a> {
         let collective = &self.analysis.ranks[rank].collectives[place];
         let found = self.matches[rank][place];
         let key = found.map_or(ObservedKey::Alone(rank, place), ObservedKey::Match);
-        // On several ranks it has one name; those that others do not have are numbered by themselves.
+        // On several ranks it has one name; those that others do not have are numbered by
+        // themselves.
         let name = match (found, self.analysis.ranks.len()) {
             (Some(found), _) => format!("{} {}", collective.operation.name(), found + 1),
             (None, 1) => format!("{} {}", collective.operation.name(), place + 1),

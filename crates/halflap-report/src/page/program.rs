@@ -33,21 +33,21 @@ pub struct Shown<'a> {
     pub part: &'a str,
     /// Which command made it.
     pub command: &'static str,
-    /// What else there is to know.
+    /// Further facts.
     pub facts: Vec<(&'static str, String)>,
     /// One order, or before and after.
     pub orders: &'a [Played<'a>],
-    /// The last order explained.
+    /// The explanation of the last order.
     pub explanation: &'a Explanation,
-    /// The order before explained, if it is an order of the same program.
+    /// The explanation of the order before, if it is an order of the same program.
     pub explanation_before: Option<&'a Explanation>,
     /// The device that run times are of, if one was named or assumed.
     pub device: Option<Device>,
-    /// How much may be alive, if that was said.
+    /// The memory limit, if there is one.
     pub memory_limit: Option<Bytes>,
-    /// What passes said of each collective, if passes ran.
+    /// What passes reported for each collective, if passes ran.
     pub rows: &'a [Row],
-    /// What can be done about the step.
+    /// Advice on the step.
     pub advice: &'a [AdviceLine],
 }
 
@@ -77,12 +77,13 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
     }
 }
 
-/// The page of an order, with what more memory or a faster network would buy.
+/// The page of an order, with a sweep over memory and bandwidth.
 pub fn sweep_page(shown: &Shown<'_>, sweep: Sweep) -> Page {
     Page { sweep: Some(sweep), ..program_page(shown) }
 }
 
-/// The programs of a page: that of the last order, and that of the order before where it is another.
+/// The programs of a page: that of the last order, and that of the order before where it is
+/// another.
 struct Programs<'a> {
     all: Vec<NumberedProgram<'a>>,
 }
@@ -208,7 +209,7 @@ fn name(graph: &Graph, op: OpId) -> String {
     printable_up_to(graph.name(op), NAME)
 }
 
-/// What people call an operation, which is its name where nothing else is known.
+/// The display name of an operation: its own name if nothing else is known.
 fn label(graph: &Graph, op: OpId) -> String {
     match own_label(graph, op) {
         label if label.is_empty() => name(graph, op),

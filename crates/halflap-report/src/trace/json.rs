@@ -70,7 +70,8 @@ fn write_process<W: Write>(
     }
     for level in &process.memory {
         events.push(&json!({
-            "ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": micros(level.time), "args": { "bytes": level.bytes }
+            "ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": micros(level.time),
+            "args": { "bytes": level.bytes }
         }))?;
     }
     Ok(())
@@ -91,17 +92,20 @@ fn write_slice<W: Write>(
     };
     let (start, time) = (micros(slice.start), micros(slice.end - slice.start));
     events.push(&json!({
-        "ph": "X", "name": slice.name, "cat": slice.category, "pid": pid, "tid": tid, "ts": start, "dur": time,
+        "ph": "X", "name": slice.name, "cat": slice.category, "pid": pid, "tid": tid,
+        "ts": start, "dur": time,
         "args": slice.notes.iter().map(note).collect::<Map<_, _>>(),
     }))?;
     for &flow in &slice.leads_to {
         events.push(&json!({
-            "ph": "s", "name": "wait", "cat": "wait", "id": flow + 1, "pid": pid, "tid": tid, "ts": start
+            "ph": "s", "name": "wait", "cat": "wait", "id": flow + 1, "pid": pid, "tid": tid,
+            "ts": start
         }))?;
     }
     for &flow in &slice.comes_from {
         events.push(&json!({
-            "ph": "f", "bp": "e", "name": "wait", "cat": "wait", "id": flow + 1, "pid": pid, "tid": tid, "ts": start
+            "ph": "f", "bp": "e", "name": "wait", "cat": "wait", "id": flow + 1, "pid": pid,
+            "tid": tid, "ts": start
         }))?;
     }
     Ok(())

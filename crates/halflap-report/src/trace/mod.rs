@@ -1,4 +1,4 @@
-//! Traces for the viewers that people already use.
+//! Traces for common viewers.
 //!
 //! Each order is a process with a track for compute, one for each communication stream, one for
 //! stalls of compute, and a counter of memory. On one track slices never overlap: each is a queue.
@@ -57,7 +57,7 @@ struct Process {
     memory: Vec<LiveLevel>,
 }
 
-/// Viewers count whole nanoseconds. Rounding keeps what comes first first.
+/// Viewers use whole nanoseconds. Rounding preserves the order.
 fn whole(time: Nanos) -> u64 {
     time.0.round() as u64
 }
@@ -71,7 +71,7 @@ pub struct TracedPart<'a> {
     pub orders: &'a [Played<'a>],
 }
 
-/// The orders as they are drawn; arrows have numbers that are theirs alone.
+/// The orders as they are drawn; arrow ids are unique.
 fn processes(parts: &[TracedPart<'_>]) -> Vec<Process> {
     let mut arrows = 0;
     let mut drawn = Vec::new();
