@@ -230,6 +230,13 @@ def setting(text):
     return name, ast.literal_eval(value)
 
 
+def start(ranks):
+    """What every compilation needs: ranks that do nothing, and no cache."""
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    config.fx_graph_cache = False
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("kind", choices=models.BLOCKS)
@@ -240,9 +247,7 @@ def main():
     arguments.add_argument("--fx", action="append", default=[], type=setting, metavar="NAME=VALUE")
     chosen = arguments.parse_args()
     CHANGED.update(chosen.fx)
-    torch.set_num_threads(1)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=chosen.ranks)
-    config.fx_graph_cache = False
+    start(chosen.ranks)
     size = models.Size(chosen.layers, chosen.width, chosen.heads, chosen.tokens)
     # What is loaded and worked out once is not on the time of the first way.
     Compilation(chosen.kind, dataclasses.replace(size, layers=1))
