@@ -50,6 +50,9 @@ class Bonds:
         since: list[int] = []
         for index, one in enumerate(traits):
             collective = self._nodes[index].get("collective")
+            # Most nodes are neither.
+            if collective is None and not (one.keeps_place or one.is_pinned):
+                continue
             if is_barrier(one, collective):
                 for before in since or ([] if last_barrier is None else [last_barrier]):
                     self.after(index, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ class Opaque(NamedTuple):
     group: str | None = None
 
 
+@functools.cache
 def kind_of(operation: str) -> str | None:
     """``all_gather`` of ``all_gather_into_tensor``; none for an operation that is none of `KINDS`."""
     plain = operation.lower().replace("_", "")

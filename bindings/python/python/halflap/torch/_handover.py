@@ -12,6 +12,7 @@ Such an edge goes through a buffer of no size that its first node makes besides 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -409,10 +410,13 @@ class Program:
         # What works in place makes nothing, and what hands its results out does not say how large they are.
         if received:
             collective["output_bytes"] = received
-        known = {"kind": kind_of(operation), "dtype": _dtype(given)}
-        if opaque is None:
-            known["reduction"] = _reduction(known["kind"], kernel)
-        collective |= {field: value for field, value in known.items() if value is not None}
+        kind, dtype = kind_of(operation), _dtype(given)
+        if kind is not None:
+            collective["kind"] = kind
+        if dtype is not None:
+            collective["dtype"] = dtype
+        if opaque is None and (reduction := _reduction(kind, kernel)) is not None:
+            collective["reduction"] = reduction
         return collective
 
     def _traits_of(self, part: BaseSchedulerNode) -> Traits:
@@ -427,8 +431,7 @@ class Program:
         return self._opaque.get(_operator(kernel)) if self._opaque else None
 
     def _bytes(self, inputs: Iterable[Any]) -> int:
-        # Process groups may be among them.
-        layouts = [value.get_layout() for value in inputs if _is_tensor(value)]
+        layouts = [value.get_layout() for value in inputs]
         return sum([self.hints.product(layout.size) * layout.dtype.itemsize for layout in layouts])
 
     def _elements(self, part: BaseSchedulerNode) -> int:
@@ -441,6 +444,7 @@ class Program:
 def _given_and_written(operation: str, inputs: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     """What a collective sends, and the memory that it is given for its result: the last input of
     torch's ``..._out``, which its bucketing uses."""
+    # Process groups may be among them.
     tensors = [value for value in inputs if _is_tensor(value)]
     count = len(tensors) - 1 if operation.endswith("_out") else len(tensors)
     return tensors[:count], tensors[count:]
@@ -665,8 +669,13 @@ def group_ranks(name: str) -> list[int]:
 
 def _dtype(inputs: Iterable[Any]) -> str | None:
     """The type of what goes in, where all of it has the same."""
-    types = {str(value.get_layout().dtype).removeprefix("torch.") for value in inputs if _is_tensor(value)}
-    return types.pop() if len(types) == 1 else None
+    types = {value.get_layout().dtype for value in inputs}
+    return _dtype_name(types.pop()) if len(types) == 1 else None
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _reduction(kind: str | None, kernel: Any) -> str | None:
