@@ -57,6 +57,6 @@ fn written_number<S: Serializer>(number: f64, to: S) -> Result<S::Ok, S::Error> 
     if number.is_finite() {
         to.serialize_f64(number)
     } else {
-        Err(S::Error::custom(format!("{number} is no number")))
+        Err(S::Error::custom(format!("{number} is not finite")))
     }
 }
