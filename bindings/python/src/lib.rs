@@ -347,7 +347,7 @@ fn answered<T: Send>(py: Python<'_>, answers: &mut Receiver<T>, stop: &StopSigna
 fn raised(failed: Failed) -> PyErr {
     match failed {
         Failed::BadInput(problem) => BadInput::new_err(problem),
-        Failed::Wrong(problem) => NotValid::new_err(problem),
+        Failed::Wrong(problem) | Failed::OnlyRan(problem) => NotValid::new_err(problem),
         Failed::BrokenRun(problem) => RunFailed::new_err(problem),
         Failed::OurBug(problem) | Failed::TorchDrifts(problem) => InternalError::new_err(problem),
         Failed::Stopped | Failed::Interrupted => PyKeyboardInterrupt::new_err(()),

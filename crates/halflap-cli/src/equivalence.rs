@@ -31,7 +31,12 @@ pub fn prove(args: &args::Verify) -> Result<String, Failed> {
     }
     let is_exact = proof == Ok(Sameness::Exact);
     let ran = execution::compare(old, new, args, is_exact)?;
-    Ok(format!("{text}\n{ran}\n"))
+    match proof {
+        Ok(_) => Ok(format!("{text}\n{ran}\n")),
+        Err(_) => Err(Failed::OnlyRan(format!(
+            "{text}\n{ran}\nnothing is proved: other inputs may give other results"
+        ))),
+    }
 }
 
 fn described(sameness: Sameness, old: &Module, new: &Module) -> String {

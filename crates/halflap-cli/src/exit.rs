@@ -1,5 +1,6 @@
 //! How a command ends: 0 done, 1 a check failed or a run did not complete, 2 bad input or usage, 3
-//! a bug in halflap, 4 a search was interrupted and its best order until then was put out.
+//! a bug in halflap, 4 a search was interrupted and its best order until then was put out, 5 two
+//! modules are not proved to be the same and only their runs agree.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -10,6 +11,8 @@ use std::io::Write;
 pub enum Failed {
     /// The answer is no. Printed on standard output, because it is the answer.
     Wrong(String),
+    /// The answer is neither yes nor no: nothing is proved, and runs agree. Printed as an answer is.
+    OnlyRan(String),
     /// The input or the arguments are at fault.
     BadInput(String),
     /// We are.
@@ -38,6 +41,7 @@ impl Failed {
     pub fn problem(&self) -> String {
         match self {
             Failed::Wrong(text)
+            | Failed::OnlyRan(text)
             | Failed::BadInput(text)
             | Failed::OurBug(text)
             | Failed::BrokenRun(text)
@@ -66,6 +70,7 @@ impl Failed {
             Failed::NobodyReads => 0,
             Failed::Stopped => 130,
             Failed::Interrupted => 4,
+            Failed::OnlyRan(_) => 5,
         }
     }
 
@@ -73,7 +78,7 @@ impl Failed {
     pub fn report(self) -> u8 {
         let code = self.code();
         match self {
-            Failed::Wrong(answer) => {
+            Failed::Wrong(answer) | Failed::OnlyRan(answer) => {
                 // If the reader is gone, the exit code still has the answer.
                 let _ = writeln!(std::io::stdout(), "{answer}");
             }

@@ -5,6 +5,8 @@
 //! choose between sets, and with the effort that was asked for between the chosen one and the
 //! module as it is.
 
+mod keeps;
+
 use std::collections::BTreeMap;
 
 use halflap::cost::{Device, Link};
@@ -70,6 +72,9 @@ pub struct ModuleChanges {
     /// Why nothing was changed, if nothing was.
     kept_because: &'static str,
     sameness: Sameness,
+    /// The loops that communicate and are not pipelined, with the reason; none where pipelines were
+    /// not allowed or nothing was tried.
+    loops: Vec<(String, String)>,
 }
 
 /// A recipe that was applied.
@@ -82,6 +87,8 @@ struct Applied {
     place: String,
     before: Spent,
     after: Option<Spent>,
+    /// What stays alive for it.
+    kept: Option<Bytes>,
 }
 
 /// What collectives take in a step, and what of it is exposed.
@@ -89,6 +96,8 @@ struct Applied {
 struct Spent {
     time: Nanos,
     exposed: Nanos,
+    /// What one takes or gives, whichever is larger.
+    size: Bytes,
 }
 
 /// What must be gained at least, as a part of the step: less is within the model's own error.
@@ -124,20 +133,21 @@ pub fn improve<T>(
         Some((changed, _)) => maker.proved(&chosen.recipes, changed)?,
         None => Sameness::Exact,
     };
-    let Chosen { recipes, changed, order_alone, alone, kept_because } = chosen;
+    let loops = maker.loops(&chosen);
+    let Chosen { recipes, changed, order_alone, alone, kept_because, .. } = chosen;
     let before = spent(&subject, &own);
     let (new, all) = match (changed, alone) {
         (Some((changed, all)), _) => (changed, all),
         (None, Some(all)) => {
-            let changed =
-                ModuleChanges { was, order_alone, recipes: Vec::new(), kept_because, sameness };
+            let recipes = Vec::new();
+            let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness, loops };
             return Ok(ImprovedModule { subject, all, changed });
         }
         (None, None) => return Err(no_module()),
     };
     let spent = Change { before, after: spent(&new, &all) };
     let recipes = named(recipes, &hlo.module, &spent);
-    let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness };
+    let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness, loops };
     Ok(ImprovedModule { subject: new, all, changed })
 }
 
@@ -184,6 +194,8 @@ struct Chosen<T> {
     /// The orders of the module as it is.
     alone: Option<Vec<Decided<T>>>,
     kept_because: &'static str,
+    /// Whether anything was tried.
+    is_tried: bool,
 }
 
 fn step<T>(all: &[Decided<T>]) -> Nanos {
@@ -232,7 +244,8 @@ impl<T> Maker<'_, T> {
         let all = self.search.search(&subject, &self.args.search, &self.peaks)?;
         let recipes = recipes.into_iter().zip(into).collect();
         let changed = Some((subject, all));
-        Ok(Chosen { recipes, changed, order_alone: None, alone: None, kept_because: "" })
+        let (order_alone, alone, kept_because, is_tried) = (None, None, "", false);
+        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, is_tried })
     }
 
     /// The recipes that make the step shorter.
@@ -246,9 +259,11 @@ impl<T> Maker<'_, T> {
             order_alone,
             alone: Some(alone),
             kept_because: because,
+            is_tried: true,
         };
         if exposed < step(&alone) * LEAST {
-            return Ok(kept("communication is hidden by the order alone", alone));
+            let kept = kept("communication is hidden by the order alone", alone);
+            return Ok(Chosen { is_tried: false, ..kept });
         }
         let tried = match self.best(allowed, step(&alone))? {
             Some(tried) => self.without(tried)?,
@@ -270,11 +285,13 @@ impl<T> Maker<'_, T> {
             return Ok(kept("with other run times the step is mostly longer", alone));
         }
         let changed = Some((subject, all));
-        Ok(Chosen { recipes, changed, order_alone, alone: None, kept_because: "" })
+        let (alone, kept_because, is_tried) = (None, "", true);
+        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, is_tried })
     }
 
     /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone if
-    /// both together are no better than the module as it is, then pipelines and merges on top.
+    /// both together are no better than the module as it is, then gathers that are kept, pipelines and
+    /// merges on top.
     fn best(&self, allowed: &AllowedRecipes, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
@@ -298,6 +315,9 @@ impl<T> Maker<'_, T> {
             if best.as_ref().is_some_and(|best| step(&best.all) < alone) {
                 break;
             }
+        }
+        if allowed.kinds.contains(&RecipeKind::Keep) {
+            best = self.kept(best, alone)?;
         }
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
             best = self.pipelined(best)?;
@@ -349,6 +369,7 @@ impl<T> Maker<'_, T> {
         let is_fit = |is_exact: bool| is_exact || !allowed.exact_only;
         let is_found = |found: &Found| is_allowed(found.recipe.kind()) && is_fit(found.is_exact);
         change::find(module).iter().any(is_found)
+            || is_allowed(RecipeKind::Keep) && !change::find_keeps(module).is_empty()
             || is_allowed(RecipeKind::Pipeline)
                 && !change::find_pipelines(module, CarriedBuffers::One).is_empty()
             || is_allowed(RecipeKind::Merge)
@@ -357,6 +378,26 @@ impl<T> Maker<'_, T> {
 
     fn module_after<'s>(&'s self, tried: Option<&'s Tried<T>>) -> &'s Module {
         tried.map_or(&self.hlo.module, |tried| module_of(&tried.subject, self.hlo))
+    }
+
+    /// The same with gathers that are kept instead of repeated: fewer, as long as that makes the step
+    /// shorter.
+    fn kept(&self, best: Option<Tried<T>>, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
+        let subject = best.as_ref().map_or(self.subject, |best| &best.subject);
+        let budget = self.args.search.memory_budget.unwrap_or(Budget::Times(1.0));
+        let limits = keeps::Limits { peaks: &self.peaks, budget };
+        let sets = keeps::sets(subject, subject.hlo.as_ref().unwrap_or(self.hlo), &limits)?;
+        let mut shortest = best.as_ref().map_or(alone, |best| step(&best.all));
+        let mut with: Option<Tried<T>> = None;
+        for set in sets {
+            let Some(tried) = self.tried(best.as_ref(), set)? else { continue };
+            if step(&tried.all) >= shortest {
+                break;
+            }
+            shortest = step(&tried.all);
+            with = Some(tried);
+        }
+        Ok(with.or(best))
     }
 
     /// The same with gathers of loops an iteration ahead: of all loops, or of one where that is better
@@ -411,8 +452,8 @@ impl<T> Maker<'_, T> {
             .filter(|(recipe, _)| recipe.kind() != RecipeKind::Merge)
             .map(|(recipe, _)| recipe.clone())
             .collect();
-        let [first, pipelines, _] = stages(kept);
-        let (recipes, module) = self.applied(&[first, pipelines, set])?;
+        let [first, keeps, pipelines, _] = stages(kept);
+        let (recipes, module) = self.applied(&[first, keeps, pipelines, set])?;
         self.ordered(recipes, module)
     }
 
@@ -465,24 +506,47 @@ impl<T> Maker<'_, T> {
             .filter(|(_, name)| !self.args.without.contains(name))
             .map(|((recipe, _), _)| recipe.clone())
             .collect();
-        let [first, mut pipelines, merges] = stages(kept);
+        let [first, mut keeps, mut pipelines, merges] = stages(kept);
         let (_, module) = self.applied(std::slice::from_ref(&first))?;
-        let there = change::find_pipelines(&module, CarriedBuffers::One);
-        let is_there = |recipe: &Recipe| {
-            let has_all = |other: &Recipe| {
-                recipe.members().iter().all(|member| other.members().contains(member))
-            };
-            there.iter().any(has_all)
-        };
-        pipelines.retain(is_there);
-        let (_, module) = self.applied(&[first.clone(), pipelines.clone()])?;
+        retain_there(&mut keeps, &change::find_keeps(&module));
+        let (_, module) = self.applied(&[first.clone(), keeps.clone()])?;
+        retain_there(&mut pipelines, &change::find_pipelines(&module, CarriedBuffers::One));
+        let (_, module) = self.applied(&[first.clone(), keeps.clone(), pipelines.clone()])?;
         let classes = change::merge_classes(&module);
         let merges = merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
-        let (recipes, module) = self.applied(&[first, pipelines, merges])?;
+        let (recipes, module) = self.applied(&[first, keeps, pipelines, merges])?;
         let found = self.ordered(recipes, module)?;
         found.ok_or_else(|| {
             Failed::BadInput("--without: the rest does not fit into the memory limit".to_owned())
         })
+    }
+
+    /// The loops that communicate and are not pipelined, and why.
+    fn loops(&self, chosen: &Chosen<T>) -> Vec<(String, String)> {
+        let is_allowed = self
+            .args
+            .allowed_recipes()
+            .is_some_and(|allowed| allowed.kinds.contains(&RecipeKind::Pipeline));
+        if !is_allowed || !chosen.is_tried {
+            return Vec::new();
+        }
+        let changed = chosen.changed.as_ref().map(|(subject, _)| module_of(subject, self.hlo));
+        let pipelined: Vec<String> = chosen
+            .recipes
+            .iter()
+            .filter(|(recipe, _)| recipe.kind() == RecipeKind::Pipeline)
+            .filter_map(|(_, into)| change::loop_around(changed?, into.split(", ").next()?))
+            .collect();
+        change::find_loops(&self.hlo.module)
+            .into_iter()
+            .filter(|found| !pipelined.contains(&found.name))
+            .map(|found| {
+                let no_gain = "gathers an iteration ahead make the step no shorter, or do not fit \
+                               into the memory limit";
+                let why = found.stays.map_or(no_gain.to_owned(), |why| why.to_string());
+                (found.name, why)
+            })
+            .collect()
     }
 
     /// Whether the changed module is slower than the old one in most variations of run times.
@@ -514,15 +578,25 @@ fn module_of<'s>(subject: &'s Subject, old: &'s Hlo) -> &'s Module {
     subject.hlo.as_ref().map_or(&old.module, |hlo| &hlo.module)
 }
 
+/// Leaves those whose members can still be changed together.
+fn retain_there(recipes: &mut Vec<Recipe>, there: &[Recipe]) {
+    recipes.retain(|recipe| {
+        let has_all =
+            |other: &Recipe| recipe.members().iter().all(|member| other.members().contains(member));
+        there.iter().any(has_all)
+    });
+}
+
 /// Recipes in the sequence in which they are applied, those of a set to the same module: scatters and
-/// narrowings, pipelines, merges.
-fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 3] {
-    let mut stages = [const { Vec::new() }; 3];
+/// narrowings, gathers that are kept, pipelines, merges.
+fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 4] {
+    let mut stages = [const { Vec::new() }; 4];
     for recipe in recipes {
         let stage = match recipe.kind() {
             RecipeKind::Scatter | RecipeKind::Narrow => 0,
-            RecipeKind::Pipeline => 1,
-            RecipeKind::Merge => 2,
+            RecipeKind::Keep => 1,
+            RecipeKind::Pipeline => 2,
+            RecipeKind::Merge => 3,
         };
         stages[stage].push(recipe);
     }
@@ -593,7 +667,8 @@ fn spent<T>(subject: &Subject, all: &[Decided<T>]) -> BTreeMap<String, Spent> {
         for op in unit.priced.graph.ops().filter(|&op| unit.priced.graph.kind(op).is_collective()) {
             let name = hlo.module.instruction_name(lowered.places[op].instr).to_owned();
             let time = unit.priced.machine.times.of(op) * runs;
-            spent.insert(name, Spent { time, exposed: exposed[op] * runs });
+            let size = unit.priced.graph.collective(op).map_or(Bytes::ZERO, |of| of.bytes());
+            spent.insert(name, Spent { time, exposed: exposed[op] * runs, size });
         }
     }
     spent
@@ -618,12 +693,16 @@ fn named(
             total.time += spent.time;
             total.exposed += spent.exposed;
         }
+        let is_keep = recipe.kind() == RecipeKind::Keep;
+        let one = recipe.members().first().and_then(|member| before.get(member));
+        let kept = one.or_else(|| after.get(&into)).filter(|_| is_keep).map(|spent| spent.size);
         let first = recipe.members().first().and_then(|member| places.get(member.as_str()));
         Applied {
             name,
             place: first.cloned().unwrap_or_default(),
             before: total,
             after: total_of(after, &into),
+            kept,
             recipe,
             into,
         }
@@ -634,7 +713,11 @@ fn named(
 /// What collectives take together, of those that are still there; their names are given as one.
 fn total_of(after: &BTreeMap<String, Spent>, names: &str) -> Option<Spent> {
     let found = names.split(", ").filter_map(|name| after.get(name));
-    found.copied().reduce(|a, b| Spent { time: a.time + b.time, exposed: a.exposed + b.exposed })
+    found.copied().reduce(|a, b| Spent {
+        time: a.time + b.time,
+        exposed: a.exposed + b.exposed,
+        size: a.size + b.size,
+    })
 }
 
 impl ModuleChanges {
@@ -655,6 +738,10 @@ impl ModuleChanges {
         if more > 0 {
             facts.push(("", format!("... and {more} more: --json has all")));
         }
+        let stays = |(name, why): &(String, String)| {
+            ("not pipelined", format!("{}: {}", printable(name), printable(why)))
+        };
+        facts.extend(self.loops.iter().take(ROWS).map(stays));
         facts.extend(self.order_alone.map(|time| ("order alone", time.to_string())));
         facts
     }
@@ -683,11 +770,14 @@ impl ModuleChanges {
                 "exposed_before": applied.before.exposed.0,
                 "exposed": after.exposed.0,
                 "gain": (applied.before.exposed - after.exposed).0,
+                "kept_bytes": applied.kept.map(|kept| kept.0),
             })
         };
+        let stays = |(name, why): &(String, String)| json!({ "loop": name, "reason": why });
         json!({
             "order_alone": self.order_alone.map(|time| time.0),
             "exact": self.sameness == Sameness::Exact,
+            "not_pipelined": self.loops.iter().map(stays).collect::<Vec<_>>(),
             "recipes": self.recipes.iter().map(recipe).collect::<Vec<_>>(),
         })
     }
@@ -711,6 +801,7 @@ impl Applied {
             true => String::new(),
             false => format!(", {}", printable_end(&self.place, 60)),
         };
-        format!("{} {members} into {}: {time}{place}", self.name, printable(&self.into))
+        let kept = self.kept.map(|kept| format!(", {kept} kept between them")).unwrap_or_default();
+        format!("{} {members} into {}: {time}{kept}{place}", self.name, printable(&self.into))
     }
 }

@@ -103,6 +103,14 @@ impl<'m> Draft<'m> {
         !self.replaced.contains_key(&instr)
     }
 
+    /// Whether anything reads an instruction, given those that did in the module.
+    pub(crate) fn is_read(&self, instr: InstrId, users: &[InstrId]) -> bool {
+        let name = self.module.instruction_name(instr);
+        let mut lines = self.replaced.values().flatten();
+        users.iter().any(|&user| self.is_untouched(user))
+            || lines.any(|line| line.reads.iter().any(|read| read == name))
+    }
+
     /// A name that no instruction has: `stem`, or `stem.2`, ...
     pub(crate) fn fresh(&mut self, stem: &str) -> String {
         let is_free = |name: &str| !self.module.has_instruction(name) && !self.taken.contains(name);

@@ -46,8 +46,8 @@ impl MergeClass {
 }
 
 /// What members have in common.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct MergeKey {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct MergeKey {
     computation: ComputationId,
     kind: &'static str,
     element: &'static str,
@@ -60,7 +60,7 @@ struct MergeKey {
 }
 
 /// The key of a collective that can be merged at all.
-fn key(subject: &RecipeSubject<'_>, instr: InstrId) -> Result<MergeKey, Refusal> {
+pub(super) fn key(subject: &RecipeSubject<'_>, instr: InstrId) -> Result<MergeKey, Refusal> {
     let module = subject.module;
     let kind = match subject.opcode(instr) {
         Opcode::AllReduce => CollectiveKind::AllReduce,

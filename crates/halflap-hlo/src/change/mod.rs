@@ -5,6 +5,7 @@
 //! elsewhere; that the result computes the same is proved by [`same`](crate::same), which shares no
 //! code with this module.
 
+mod keep;
 mod merge;
 mod narrow;
 mod offsets;
@@ -50,6 +51,11 @@ pub enum Recipe {
         /// Where an iteration gathers for the next one.
         buffers: CarriedBuffers,
     },
+    /// What several all-gathers give is gathered once, by the first, and kept for the others' readers.
+    Keep {
+        /// The all-gathers, in the text's sequence.
+        members: Vec<String>,
+    },
 }
 
 /// Where an iteration gathers for the next one.
@@ -72,12 +78,19 @@ pub enum RecipeKind {
     Narrow,
     /// [`Recipe::Pipeline`].
     Pipeline,
+    /// [`Recipe::Keep`].
+    Keep,
 }
 
 impl RecipeKind {
     /// Every kind.
-    pub const ALL: [RecipeKind; 4] =
-        [RecipeKind::Scatter, RecipeKind::Merge, RecipeKind::Narrow, RecipeKind::Pipeline];
+    pub const ALL: [RecipeKind; 5] = [
+        RecipeKind::Scatter,
+        RecipeKind::Merge,
+        RecipeKind::Narrow,
+        RecipeKind::Pipeline,
+        RecipeKind::Keep,
+    ];
 
     /// Its name in options and reports.
     pub fn name(self) -> &'static str {
@@ -86,6 +99,7 @@ impl RecipeKind {
             RecipeKind::Merge => "merge",
             RecipeKind::Narrow => "narrow",
             RecipeKind::Pipeline => "pipeline",
+            RecipeKind::Keep => "keep",
         }
     }
 
@@ -103,6 +117,7 @@ impl Recipe {
             Recipe::Merge { .. } => RecipeKind::Merge,
             Recipe::Narrow { .. } => RecipeKind::Narrow,
             Recipe::Pipeline { .. } => RecipeKind::Pipeline,
+            Recipe::Keep { .. } => RecipeKind::Keep,
         }
     }
 
@@ -112,7 +127,9 @@ impl Recipe {
             Recipe::Scatter { all_reduce: member } | Recipe::Narrow { collective: member } => {
                 std::slice::from_ref(member)
             }
-            Recipe::Merge { members } | Recipe::Pipeline { members, .. } => members,
+            Recipe::Merge { members }
+            | Recipe::Pipeline { members, .. }
+            | Recipe::Keep { members } => members,
         }
     }
 }
@@ -172,8 +189,37 @@ pub enum Refusal {
     NotAhead,
     #[error("is in no loop that can carry more values")]
     Loop,
+    #[error("and the others named with it do not gather the same again, in the text's sequence")]
+    NotSame,
     #[error("was changed by another recipe already")]
     Changed,
+}
+
+/// Why no gather of a loop can be done an iteration ahead.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum LoopStays {
+    #[error("it is bound by control dependencies")]
+    Controls,
+    #[error("its body or its condition is also run by others")]
+    Shared,
+    #[error("its values do not begin and end every iteration as elements of one tuple")]
+    Values,
+    #[error("no all-gather of one array is left in it")]
+    NoGather,
+    #[error("'{gather}' needs '{needs}', which is not known an iteration ahead")]
+    NotAhead { gather: String, needs: String },
+}
+
+/// A loop that communicates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundLoop {
+    /// The name of its `while`.
+    pub name: String,
+    /// Why it is not pipelined, if it cannot be.
+    pub stays: Option<LoopStays>,
 }
 
 /// Why two collectives cannot be merged.
@@ -260,6 +306,12 @@ impl<'m> RecipeSubject<'m> {
         module.computations().filter(|&id| runs[id]).collect()
     }
 
+    /// The loops that run, in the text's sequence.
+    fn loops(&self) -> impl Iterator<Item = InstrId> {
+        let all = self.places().into_iter().flat_map(|id| self.module.instructions(id));
+        all.filter(|&instr| self.opcode(instr) == Opcode::While)
+    }
+
     /// The instructions that recipes can name. Names should be unique in a module; those that are
     /// not name nothing. Looked up only.
     fn named(&self) -> HashMap<&'m str, InstrId> {
@@ -344,12 +396,47 @@ pub fn find(module: &Module) -> Vec<Found> {
 pub fn find_pipelines(module: &Module, buffers: CarriedBuffers) -> Vec<Recipe> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
-    let looped = subject.places().into_iter().flat_map(|id| module.instructions(id));
-    let plans = looped.filter_map(|instr| pipeline::plan(&subject, instr).ok());
+    let plans = subject.loops().filter_map(|instr| pipeline::plan(&subject, instr).ok());
     let members = plans.map(|plan| plan.members());
     members
         .filter(|members| members.iter().all(|name| named.contains_key(name.as_str())))
         .map(|members| Recipe::Pipeline { members, buffers })
+        .collect()
+}
+
+/// The loops of a module whose bodies communicate, in the text's sequence.
+pub fn find_loops(module: &Module) -> Vec<FoundLoop> {
+    let subject = RecipeSubject::new(module);
+    let communicates = |&looped: &InstrId| {
+        let body = module.computation_in(looped, "body");
+        let mut inside = body.into_iter().flat_map(|body| module.instructions(body));
+        inside.any(|instr| subject.opcode(instr).collective_kind().is_some())
+    };
+    let found = |looped: InstrId| FoundLoop {
+        name: module.instruction_name(looped).to_owned(),
+        stays: pipeline::plan(&subject, looped).err(),
+    };
+    subject.loops().filter(communicates).map(found).collect()
+}
+
+/// The loop in whose body an instruction is, by their names.
+pub fn loop_around(module: &Module, instruction: &str) -> Option<String> {
+    let subject = RecipeSubject::new(module);
+    let body = module.computation_of(*subject.named().get(instruction)?);
+    let runs = |looped: &InstrId| module.computation_in(*looped, "body") == Some(body);
+    subject.loops().find(runs).map(|looped| module.instruction_name(looped).to_owned())
+}
+
+/// The all-gathers that give what an earlier one gives, with that one.
+pub fn find_keeps(module: &Module) -> Vec<Recipe> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    let name = |member: &InstrId| module.instruction_name(*member).to_owned();
+    keep::classes(&subject)
+        .into_iter()
+        .map(|members| members.iter().map(name).collect::<Vec<String>>())
+        .filter(|members| members.iter().all(|name| named.contains_key(name.as_str())))
+        .map(|members| Recipe::Keep { members })
         .collect()
 }
 
@@ -368,6 +455,7 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
         found.ok_or_else(|| ChangeError::Unknown { name: name.clone() })
     };
     let mut offsets = offsets::Offsets::new(module);
+    let mut meanings = keep::GivenValues::new(&subject);
     let mut draft = Draft::new(module);
     let mut into = Vec::with_capacity(recipes.len());
     for recipe in recipes {
@@ -383,6 +471,9 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
                 .map_err(refused)?,
             (Recipe::Pipeline { buffers, .. }, members) => pipeline::plan_of(&subject, members)
                 .and_then(|plan| plan.write(&mut draft, *buffers))
+                .map_err(refused)?,
+            (Recipe::Keep { .. }, members) => keep::plan(&mut meanings, members)
+                .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
             (_, members) => merge::write(&subject, &mut draft, members)?,
         });

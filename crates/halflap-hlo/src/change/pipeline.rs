@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{CarriedBuffers, RecipeSubject, Refusal};
+use super::{CarriedBuffers, LoopStays, RecipeSubject, Refusal};
 use crate::draft::{Draft, DraftLine, after_name, grown};
 use crate::ids::{ComputationId, InstrId};
 use crate::split::shape_text;
@@ -41,16 +41,25 @@ struct Gathered {
 pub(super) fn plan<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     looped: InstrId,
-) -> Result<PipelinePlan<'s, 'm>, Refusal> {
-    let carrier = carrier(subject, looped).ok_or(Refusal::Loop)?;
+) -> Result<PipelinePlan<'s, 'm>, LoopStays> {
+    let carrier = carrier(subject, looped)?;
     let reader = BodyReader { subject, carrier: &carrier };
-    let body = subject.module.computation_of(carrier.root);
+    let module = subject.module;
+    let all: Vec<InstrId> = module
+        .instructions(module.computation_of(carrier.root))
+        .filter(|&instr| reader.is_gather(instr))
+        .collect();
     let gathers: Vec<Gathered> =
-        subject.module.instructions(body).filter_map(|instr| reader.gathered(instr)).collect();
-    match gathers.is_empty() {
-        true => Err(Refusal::NotAhead),
-        false => Ok(PipelinePlan { subject, carrier, gathers }),
+        all.iter().filter_map(|&instr| reader.gathered(instr).ok()).collect();
+    if !gathers.is_empty() {
+        return Ok(PipelinePlan { subject, carrier, gathers });
     }
+    let name = |instr| module.instruction_name(instr).to_owned();
+    let reason = all.into_iter().find_map(|gather| {
+        let needs = name(reader.gathered(gather).err()?);
+        Some(LoopStays::NotAhead { gather: name(gather), needs })
+    });
+    Err(reason.unwrap_or(LoopStays::NoGather))
 }
 
 /// The same for some gathers of one loop.
@@ -65,7 +74,10 @@ pub(super) fn plan_of<'s, 'm>(
     };
     let mut all = module.computations().flat_map(|id| module.instructions(id));
     let looped = all.find(is_body).ok_or(Refusal::Loop)?;
-    let mut plan = plan(subject, looped)?;
+    let mut plan = plan(subject, looped).map_err(|why| match why {
+        LoopStays::NoGather | LoopStays::NotAhead { .. } => Refusal::NotAhead,
+        LoopStays::Controls | LoopStays::Shared | LoopStays::Values => Refusal::Loop,
+    })?;
     plan.gathers.retain(|gather| members.contains(&gather.collective));
     match plan.gathers.len() == members.len() {
         true => Ok(plan),
@@ -75,26 +87,24 @@ pub(super) fn plan_of<'s, 'm>(
 
 /// A loop that can carry more: its values begin and end each iteration as elements of one tuple, and
 /// nothing else runs its computations.
-fn carrier(subject: &RecipeSubject<'_>, looped: InstrId) -> Option<Carrier> {
+fn carrier(subject: &RecipeSubject<'_>, looped: InstrId) -> Result<Carrier, LoopStays> {
     let module = subject.module;
-    if subject.opcode(looped) != Opcode::While || subject.changeable(looped).is_err() {
-        return None;
-    }
-    let [body, condition] = ["body", "condition"].map(|key| module.computation_in(looped, key));
-    let runs = [body?, condition?];
+    subject.changeable(looped).map_err(|_| LoopStays::Controls)?;
+    let run = |key| module.computation_in(looped, key).ok_or(LoopStays::Values);
+    let runs = [run("body")?, run("condition")?];
     let is_shared = |id: ComputationId| {
         let all = module.computations().flat_map(|id| module.instructions(id));
         all.filter(|&instr| module.called(instr).contains(&id)).count() != 1
     };
     if runs.into_iter().any(is_shared) {
-        return None;
+        return Err(LoopStays::Shared);
     }
-    let [body, condition] = runs.map(|id| match module.parameters(id)[..] {
-        [only] => only,
-        _ => None,
-    });
-    let parameters = [body?, condition?];
-    let [init] = module.operands(looped) else { return None };
+    let parameter = |id| match module.parameters(id)[..] {
+        [Some(only)] => Ok(only),
+        _ => Err(LoopStays::Values),
+    };
+    let parameters = [parameter(runs[0])?, parameter(runs[1])?];
+    let [init] = module.operands(looped) else { return Err(LoopStays::Values) };
     let (init, root) = (init.of, module.root(runs[0]));
     let is_tuple = |instr: InstrId| subject.opcode(instr) == Opcode::Tuple;
     let in_elements = |instr: InstrId| {
@@ -105,7 +115,10 @@ fn carrier(subject: &RecipeSubject<'_>, looped: InstrId) -> Option<Carrier> {
         && is_tuple(root)
         && module.operands(init).len() == module.operands(root).len()
         && [looped, parameters[0], parameters[1]].into_iter().all(in_elements);
-    is_carrier.then_some(Carrier { looped, init, parameters, root })
+    match is_carrier {
+        true => Ok(Carrier { looped, init, parameters, root }),
+        false => Err(LoopStays::Values),
+    }
 }
 
 /// An element of a tuple whose type is not written beside it: that would have to change, too.
@@ -121,41 +134,46 @@ struct BodyReader<'a, 'm> {
 }
 
 impl BodyReader<'_, '_> {
-    fn gathered(&self, collective: InstrId) -> Option<Gathered> {
-        let module = self.subject.module;
+    /// Whether an instruction gathers what its own iteration reads.
+    fn is_gather(&self, collective: InstrId) -> bool {
         // What only the next iteration reads is gathered ahead already.
         let users = &self.subject.users;
         let goes_on = |&user: &InstrId| {
             let is_copied = || users[user].iter().all(|&user| user == self.carrier.root);
             user == self.carrier.root || self.subject.opcode(user) == Opcode::Copy && is_copied()
         };
-        let is_read = !users[collective].iter().all(goes_on);
-        let is_gather = self.subject.opcode(collective) == Opcode::AllGather
-            && is_read
+        let module = self.subject.module;
+        self.subject.opcode(collective) == Opcode::AllGather
+            && !users[collective].iter().all(goes_on)
             && self.subject.changeable(collective).is_ok()
-            && module.instruction(collective).shape.array().is_some();
-        let [operand] = module.operands(collective) else { return None };
-        let cone = if is_gather { self.cone(operand.of) } else { None };
-        cone.map(|cone| Gathered { collective, cone })
+            && module.instruction(collective).shape.array().is_some()
+            && module.operands(collective).len() == 1
     }
 
-    /// All that a value is computed from, but for elements of the loop's parameter, whose next values
-    /// must be known before an iteration ends. `None` if that is not so, or if it takes more than
-    /// moving data.
-    fn cone(&self, of: InstrId) -> Option<Vec<InstrId>> {
+    /// A gather with what it is computed from; what of that is not known early, if anything.
+    fn gathered(&self, collective: InstrId) -> Result<Gathered, InstrId> {
+        let operands = self.subject.module.operands(collective).iter();
+        let cone = self.cone(operands.map(|operand| operand.of).collect())?;
+        Ok(Gathered { collective, cone })
+    }
+
+    /// All that values are computed from, but for elements of the loop's parameter, whose next values
+    /// must be known before an iteration ends. If that is not so, or if it takes more than moving
+    /// data, the first that is met.
+    fn cone(&self, of: Vec<InstrId>) -> Result<Vec<InstrId>, InstrId> {
         let module = self.subject.module;
-        let (mut found, mut open) = (BTreeSet::new(), vec![of]);
+        let (mut found, mut open) = (BTreeSet::new(), of);
         while let Some(instr) = open.pop() {
             match self.element(instr) {
                 Some(element) if self.is_known_early(element) => continue,
                 None if is_light(module, instr) && self.subject.changeable(instr).is_ok() => {}
-                _ => return None,
+                _ => return Err(instr),
             }
             if found.insert(instr) {
                 open.extend(module.operands(instr).iter().map(|operand| operand.of));
             }
         }
-        Some(found.into_iter().collect())
+        Ok(found.into_iter().collect())
     }
 
     /// Which element of the loop's parameter an instruction is.
@@ -214,7 +232,7 @@ impl BodyReader<'_, '_> {
 }
 
 /// Whether an instruction only moves data, or computes element by element.
-fn is_light(module: &Module, instr: InstrId) -> bool {
+pub(super) fn is_light(module: &Module, instr: InstrId) -> bool {
     match module.instruction(instr).opcode {
         Opcode::Constant
         | Opcode::Iota

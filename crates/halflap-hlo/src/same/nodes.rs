@@ -7,6 +7,7 @@
 //! - a sum over slices, summed over the ranks that have them, is the sum of the whole (another
 //!   order),
 //! - of a collective with several operands, each result is that of a collective with one,
+//! - copies and barriers pass values on,
 //! - what a loop carries although it follows from the rest that it carries is left out (`loops`).
 
 use std::collections::HashMap;

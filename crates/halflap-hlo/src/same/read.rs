@@ -183,6 +183,8 @@ impl NodeReader<'_, '_> {
             }
             // The same numbers at another place.
             Opcode::Copy if inputs.len() == 1 => inputs[0],
+            // Barriers bind compilers; values pass through.
+            Opcode::OptimizationBarrier | Opcode::OptBarrierLong if inputs.len() == 1 => inputs[0],
             Opcode::Bitcast if self.is_same_place(instr) => inputs[0],
             opcode if opcode.is_sync_collective() => {
                 self.collective(instr, Begun { opcode, form }, inputs)
