@@ -140,7 +140,8 @@ pub fn improve<T>(
         (Some((changed, all)), _) => (changed, all),
         (None, Some(all)) => {
             let recipes = Vec::new();
-            let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness, loops };
+            let changed =
+                ModuleChanges { was, order_alone, recipes, kept_because, sameness, loops };
             return Ok(ImprovedModule { subject, all, changed });
         }
         (None, None) => return Err(no_module()),
