@@ -297,7 +297,7 @@ fn bad_traces_are_refused_with_the_place() {
         ),
         (
             "{\"traceEvents\": [{\"name\":\"n\",\"ts\":None}]}",
-            "line 1 column 35 (byte 34), event 0 'n': not JSON: a value",
+            "line 1 column 35 (byte 34), event 0 'n': not JSON: expected a value",
         ),
         (
             "{\"traceEvents\": [{\"name\":\"n\"",

@@ -31,7 +31,7 @@ use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
 use crate::robustness::Robustness;
-use crate::simulate::{Basis, Bound, Bounded, Machine, ProvedBound, lower_bound, simulate};
+use crate::simulate::{Basis, Bound, BoundProof, Bounded, Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal};
@@ -391,7 +391,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// The best order that is not worse than the input order in most variations, proved.
-    fn chosen(mut self, proved: &ProvedBound<'_>) -> Result<Optimized, OptimizeError> {
+    fn chosen(mut self, proved: &BoundProof<'_>) -> Result<Optimized, OptimizeError> {
         let Task { graph, machine, .. } = *self.task;
         self.ranked.sort_by(Ranked::compare);
         let input: Vec<OpId> = graph.ops().collect();

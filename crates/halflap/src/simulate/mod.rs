@@ -13,7 +13,7 @@ mod beside;
 mod bound;
 mod exposure;
 
-pub use bound::{Basis, Bound, Bounded, ProvedBound, lower_bound};
+pub use bound::{Basis, Bound, BoundProof, Bounded, lower_bound};
 pub(crate) use exposure::Waited;
 pub use exposure::{Cause, Exposure};
 

@@ -133,7 +133,7 @@ struct Proved {
 
 /// A lower bound, with what is needed to sharpen it once an order is known.
 #[derive(Clone, Debug)]
-pub struct ProvedBound<'a> {
+pub struct BoundProof<'a> {
     /// The bound.
     pub bound: Bound,
     of: Bounded<'a>,
@@ -143,10 +143,10 @@ pub struct ProvedBound<'a> {
 
 impl<'a> Bounded<'a> {
     /// Proves the bound of [`lower_bound`].
-    pub fn prove(self) -> ProvedBound<'a> {
+    pub fn prove(self) -> BoundProof<'a> {
         let ready = self.plain();
         let implied = self.implied(&ready);
-        ProvedBound { bound: self.lower_bound(&ready, &implied), of: self, implied }
+        BoundProof { bound: self.lower_bound(&ready, &implied), of: self, implied }
     }
 
     fn lower_bound(&self, ready: &Ready, implied: &[Precedence]) -> Bound {
@@ -214,12 +214,12 @@ impl<'a> Bounded<'a> {
     }
 }
 
-impl ProvedBound<'_> {
+impl BoundProof<'_> {
     /// The bound, or a better one if an order is known whose step is close to it: every faster
     /// order must satisfy further precedences. The lesser of what is proved with those and the
     /// known step is a bound for all orders.
     pub fn sharpened(&self, step_time: Nanos) -> Bound {
-        let ProvedBound { bound, of, ref implied } = *self;
+        let BoundProof { bound, of, ref implied } = *self;
         let is_close = step_time.0 <= bound.time.0 * (1.0 + CLOSE);
         if bound.is_reached_by(step_time) || !is_close || of.graph.len() > SHORT {
             return bound;
