@@ -153,7 +153,7 @@ impl Repeated {
             return false;
         }
         for gap in gaps() {
-            free[gap].iter_mut().for_each(|free| *free = *free - self.size);
+            free[gap].iter_mut().for_each(|free| *free -= self.size);
         }
         true
     }
