@@ -95,6 +95,21 @@ impl Opcode {
         }
     }
 
+    /// Whether it ends something that was started.
+    pub fn is_end(self) -> bool {
+        matches!(
+            self,
+            Opcode::Wrapped(Phase::Done, _)
+                | Opcode::AllGatherDone
+                | Opcode::AllReduceDone
+                | Opcode::AsyncDone
+                | Opcode::CollectivePermuteDone
+                | Opcode::CopyDone
+                | Opcode::RecvDone
+                | Opcode::SendDone
+        )
+    }
+
     /// The opcode of a name.
     pub fn named(name: &str) -> Opcode {
         if let Some(opcode) = plain(name) {

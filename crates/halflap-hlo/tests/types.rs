@@ -407,3 +407,20 @@ fn what_groups_name_is_as_they_write_it() {
     let twice = said("{{0,0}}");
     assert!(twice.contains("name replica 0 twice"), "{twice}");
 }
+
+/// A second end of one start would read what may be overwritten by then.
+#[test]
+fn what_is_started_is_ended_once() {
+    let ends = |first: &str, second: &str| {
+        said(&format!(
+            "s = f32[8] all-reduce-start(v), replica_groups={{}}, to_apply=add
+  s2 = f32[8] all-reduce-start(v), replica_groups={{}}, to_apply=add
+  a = f32[8] all-reduce-done({first})
+  b = f32[8] all-reduce-done({second})
+  ROOT r = f32[8] add(a, b)"
+        ))
+    };
+    assert_eq!(ends("s", "s2"), Ok(()));
+    let twice = ends("s", "s").unwrap_err();
+    assert!(twice.ends_with("'s' is ended by 'a' already: it should be ended once"), "{twice}");
+}

@@ -21,6 +21,7 @@ mod moves;
 mod products;
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use thiserror::Error;
@@ -76,6 +77,8 @@ pub enum Mismatch {
     DeviceMissing { what: &'static str, number: u64 },
     #[error("replica_groups have {first} and {other} devices: all should be of one size")]
     UnequalGroups { first: usize, other: usize },
+    #[error("'{start}' is ended by '{first}' already: it should be ended once")]
+    EndedTwice { start: String, first: String },
 }
 
 fn there_are(what: &str, count: u64) -> String {
@@ -95,6 +98,7 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
     let mut open = vec![module.entry()];
     is_met[module.entry()] = true;
     while let Some(computation) = open.pop() {
+        ended_once(module, computation)?;
         for instr in module.instructions(computation) {
             RuleView { module, instr, result: &module.instruction(instr).shape, inferred: None }
                 .check()
@@ -104,6 +108,23 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
                     open.push(callee);
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// What is started is ended by one instruction.
+fn ended_once(module: &Module, computation: ComputationId) -> Result<(), TypeError> {
+    let mut ends: BTreeMap<InstrId, InstrId> = BTreeMap::new();
+    for instr in module.instructions(computation) {
+        let opcode = module.instruction(instr).opcode;
+        let Some(start) = module.operands(instr).first().filter(|_| opcode.is_end()) else {
+            continue;
+        };
+        if let Some(first) = ends.insert(start.of, instr) {
+            let name = |instr| module.instruction_name(instr).to_owned();
+            let twice = Mismatch::EndedTwice { start: name(start.of), first: name(first) };
+            return Err(error(module, instr, twice));
         }
     }
     Ok(())
