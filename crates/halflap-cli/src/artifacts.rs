@@ -17,6 +17,8 @@ pub struct Artifacts {
     path: PathBuf,
     /// Whether the folder was not there before.
     is_new: bool,
+    /// Where its contents of before are, until it is known that there will be others.
+    aside: Option<PathBuf>,
     facts: Vec<(&'static str, String)>,
     /// What was done so far.
     stages: RefCell<Vec<IndexStage>>,
@@ -91,11 +93,15 @@ impl Artifacts {
                     "has no index.html of ours, and is not emptied: name another folder",
                 ));
             }
-            fs::remove_dir_all(&path).map_err(failed)?;
+        }
+        let aside =
+            is_filled.then(|| PathBuf::from(format!("{name}.before-{}", std::process::id())));
+        if let Some(aside) = &aside {
+            fs::rename(&path, aside).map_err(failed)?;
         }
         fs::create_dir_all(&path).map_err(failed)?;
         let (is_new, stages) = (!is_there, RefCell::default());
-        let artifacts = Artifacts { path, is_new, facts: facts(input), stages };
+        let artifacts = Artifacts { path, is_new, aside, facts: facts(input), stages };
         artifacts.write_page("", "")?;
         Ok(artifacts)
     }
@@ -141,8 +147,8 @@ impl Artifacts {
         files::write(&self.file("index.html"), |mut out| write_index(&index, &mut out))
     }
 
-    /// Writes the page of a command that ended; leaves nothing of one that did nothing, because its
-    /// input is bad.
+    /// Writes the page of a command that ended; leaves the folder as it was before one that did
+    /// nothing, because its input is bad.
     pub fn close<T>(&self, done: &Result<T, Failed>) -> Result<(), Failed> {
         let verdict = match done {
             Ok(_) => "All went well.",
@@ -162,9 +168,11 @@ impl Artifacts {
     /// Removes all that was written. That it cannot be removed is less important than why it is.
     fn discard(&self) {
         let _ = fs::remove_dir_all(&self.path);
-        if !self.is_new {
-            let _ = fs::create_dir(&self.path);
-        }
+        let _ = match &self.aside {
+            Some(aside) => fs::rename(aside, &self.path),
+            None if self.is_new => Ok(()),
+            None => fs::create_dir(&self.path),
+        };
     }
 
     /// What is in the folder, what is known first.
@@ -186,6 +194,15 @@ impl Artifacts {
             IndexFile { name, size, what }
         };
         names.into_iter().map(file).collect()
+    }
+}
+
+impl Drop for Artifacts {
+    /// What was there before goes when there is something else, or has been put back by then.
+    fn drop(&mut self) {
+        if let Some(aside) = &self.aside {
+            let _ = fs::remove_dir_all(aside);
+        }
     }
 }
 

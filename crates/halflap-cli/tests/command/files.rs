@@ -226,3 +226,27 @@ fn written_files_are_named_with_their_sizes() {
     let (out, err) = ends(&halflap(&dir, &args), 0);
     assert!(serde_json::from_str::<Value>(&out).is_ok() && err.is_empty(), "{out}{err}");
 }
+
+/// A bad input leaves a folder of artifacts as it was, also where it may be emptied.
+#[test]
+fn a_bad_input_empties_no_folder() {
+    let dir = folder("a_bad_input_empties_no_folder");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    let into = |input: &str| {
+        let more = ["--artifacts", "kept", "--overwrite", "--effort", "quick", "--no-advice"];
+        halflap(&dir, &[&["schedule", input][..], &more].concat())
+    };
+    ends(&into(&graph), 0);
+    let index = || fs::read_to_string(dir.join("kept/index.html")).unwrap();
+    let before = index();
+    fs::write(dir.join("bad.json"), "{}").unwrap();
+    ends(&into("bad.json"), 2);
+    assert_eq!(index(), before);
+    assert!(dir.join("kept/schedule.json").is_file() && dir.join("kept/report.html").is_file());
+    // A good one replaces it, and nothing is left beside it.
+    fs::write(dir.join("kept/old.txt"), "").unwrap();
+    ends(&into(&graph), 0);
+    assert!(!dir.join("kept/old.txt").exists());
+    let beside = fs::read_dir(&dir).unwrap().count();
+    assert_eq!(beside, 2, "the folder and bad.json");
+}
