@@ -84,11 +84,16 @@ impl HostCalls {
 }
 
 impl Idle {
-    /// For the gaps between intervals in which something runs.
-    pub(super) fn of(busy: &Busy, calls: &HostCalls) -> Idle {
+    /// Of the times of a span in which nothing runs. Work without any length can begin and end it.
+    pub(super) fn of(span: BusyStretch, busy: &Busy, calls: &HostCalls) -> Idle {
         let mut idle = Idle::default();
-        for pair in busy.stretches().windows(2) {
-            idle.add(BusyStretch { start: pair[0].end, end: pair[1].start }, calls);
+        let mut since = span.start;
+        let ends = busy.stretches().iter().map(|stretch| (stretch.start, stretch.end));
+        for (until, end) in ends.chain([(span.end, span.end)]) {
+            if since < until {
+                idle.add(BusyStretch { start: since, end: until }, calls);
+            }
+            since = end;
         }
         idle
     }
@@ -164,12 +169,22 @@ mod tests {
         ];
         let calls = HostCalls::of(&slices, &work, calls);
         let busy = Busy::union(ran.iter().map(|&(start, end)| stretch(start, end)));
-        let idle = Idle::of(&busy, &calls);
+        let idle = Idle::of(stretch(0, 70_100), &busy, &calls);
         assert_eq!(idle.launch, Nanos(900.0 + 20_000.0));
         assert_eq!(idle.synchronisation, Nanos(3_900.0));
         assert_eq!(idle.host, Nanos(25_000.0));
         assert_eq!(idle.waiting, Nanos(10_000.0));
         assert_eq!(idle.unknown, Nanos(9_900.0));
         assert_eq!(idle.total(), Nanos(900.0 + 58_900.0 + 9_900.0));
+    }
+
+    /// Work without any length at 0 and at 5,000, and some from 1,000 to 1,100.
+    #[test]
+    fn work_without_length_begins_and_ends_a_span() {
+        let busy = Busy::union(
+            [(0, 0), (1_000, 1_100), (5_000, 5_000)].map(|(a, b)| stretch(a, b)).into_iter(),
+        );
+        let idle = Idle::of(stretch(0, 5_000), &busy, &HostCalls::default());
+        assert_eq!(idle.total(), Nanos(1_000.0 + 3_900.0));
     }
 }

@@ -5,7 +5,7 @@
 //! nothing runs. docs/analyze.md defines each, with the equations that hold between them.
 
 use super::arithmetic::Arithmetic;
-use super::busy::{Busy, Computing};
+use super::busy::{Busy, BusyStretch, Computing};
 use super::class::Class;
 use super::collectives::{ObservedCollective, collectives};
 use super::idle::Idle;
@@ -133,7 +133,8 @@ impl Rank {
         let exposed = communication.without(&computing.busy);
         let collectives = collectives(trace, &computing, &exposed);
         let memory = busy(Class::Memory);
-        let (first, span) = span(&trace.slices);
+        let whole = whole(&trace.slices);
+        let (first, span) = (whole.start, whole.time());
         let any = Busy::union(trace.slices.iter().map(Slice::stretch));
         Rank {
             label: label.to_owned(),
@@ -151,7 +152,7 @@ impl Rank {
                 exposed_beside_memory: exposed.and(&memory).time(),
                 idle: span - any.time(),
             },
-            idle: Idle::of(&any, &trace.calls),
+            idle: Idle::of(whole, &any, &trace.calls),
             operations: operations(&collectives, &computing.busy),
             collectives,
             kernel_uses: kernel_uses(trace),
@@ -182,11 +183,11 @@ impl Rank {
     }
 }
 
-/// When slices that ascend by start begin, and how long it is until the last has ended.
-fn span(slices: &[Slice]) -> (Moment, Nanos) {
-    let first = slices.first().map_or(Moment(0), |slice| slice.start);
-    let last = slices.iter().map(|slice| slice.end).max().unwrap_or(first);
-    (first, last - first)
+/// From when slices that ascend by start begin until the last has ended.
+fn whole(slices: &[Slice]) -> BusyStretch {
+    let start = slices.first().map_or(Moment(0), |slice| slice.start);
+    let end = slices.iter().map(|slice| slice.end).max().unwrap_or(start);
+    BusyStretch { start, end }
 }
 
 fn operations(collectives: &[ObservedCollective], computing: &Busy) -> Vec<OperationUse> {
