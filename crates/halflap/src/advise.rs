@@ -140,6 +140,9 @@ const LONGEST: usize = 20_000;
 /// it was stopped.
 pub fn advise<T>(case: &AdviceCase<'_, T>) -> Option<Vec<Advice>> {
     let Some(entry) = case.decided.last() else { return Some(Vec::new()) };
+    if (case.progress)(0.0).is_break() {
+        return None;
+    }
     let step = entry.result.step_time();
     let mut asked =
         AdviceSearch { case, step, base: step, better: None, at: 0.0, known: Vec::new() };
@@ -168,6 +171,8 @@ struct AdviceTrial {
     edges: Edges,
     /// The factor on the run times of collectives.
     communication: f64,
+    /// The budget to be kept instead, by a search that knows no order: what a user would do.
+    afresh: Option<Budget>,
 }
 
 /// A trial, and its share of all the work.
@@ -207,7 +212,8 @@ struct AdviceSearch<'a, T> {
 
 impl<T> AdviceSearch<'_, T> {
     fn plain(&self) -> AdviceTrial {
-        AdviceTrial { limit: 1.0, edges: self.case.search.edges, communication: 1.0 }
+        let edges = self.case.search.edges;
+        AdviceTrial { limit: 1.0, edges, communication: 1.0, afresh: None }
     }
 
     fn is_long(&self) -> bool {
@@ -310,7 +316,7 @@ impl<T> AdviceSearch<'_, T> {
         let of = |asked: &Self, limit| AdviceTrial { limit, ..asked.plain() };
         let last = LIMITS.len() - 1;
         let most = of(self, LIMITS[last]);
-        if self.gap(most).is_some_and(|gap| self.step - gap >= least) {
+        if self.is_long() || self.gap(most).is_some_and(|gap| self.step - gap >= least) {
             return None;
         }
         let best = self.try_out(most, 0.3).filter(|tried| tried.step_time < least)?;
@@ -330,14 +336,27 @@ impl<T> AdviceSearch<'_, T> {
                 _ => low = middle + 1,
             }
         }
+        let found = self.confirmed(found).filter(|tried| tried.step_time < least)?;
         let entry = self.case.decided.last()?;
         let more = (found.peak - entry.result.peak()).max(Bytes::ZERO);
         Some(self.line(Lever::Memory { budget: found.budget, more }, found.step_time))
     }
 
-    /// Whether a trial could save enough, judging without a search.
+    /// What a quick search within that budget comes to, if such a search is what will be made: it
+    /// begins elsewhere than the trial did. Longer ones find no less than the trial.
+    fn confirmed(&mut self, found: AdviceTried) -> Option<AdviceTried> {
+        if self.case.search.effort != Effort::Quick {
+            return Some(found);
+        }
+        let trial = AdviceTrial { afresh: Some(found.budget), ..self.plain() };
+        let again = self.try_out(trial, self.at)?;
+        Some(AdviceTried { budget: found.budget, ..again })
+    }
+
+    /// Whether a trial could save enough, as far as is known without a search; where none is made,
+    /// nothing is known.
     fn could_save(&self, trial: AdviceTrial) -> bool {
-        self.gap(trial).is_none_or(|gap| gap.0 > self.step.0 * LEAST)
+        !self.is_long() && self.gap(trial).is_none_or(|gap| gap.0 > self.step.0 * LEAST)
     }
 
     /// How far a program of one unit is from its lower bound.
@@ -350,6 +369,9 @@ impl<T> AdviceSearch<'_, T> {
     }
 
     fn limit(&self, priced: &Priced, trial: AdviceTrial) -> Bytes {
+        if let Some(budget) = trial.afresh {
+            return budget.limit(priced.peak_before());
+        }
         let limit = self.case.search.memory.limit(priced.peak_before());
         // An order that was given may need more than the limit.
         let own = self.case.decided[priced.unit.index()].result.peak();
@@ -391,8 +413,11 @@ impl<T> AdviceSearch<'_, T> {
         if !case.workload.units[unit].communicates() {
             return Ok(own.clone());
         }
-        let mut known = vec![own.clone()];
-        known.extend(self.known.iter().map(|orders| orders[unit.index()].clone()));
+        let mut known = Vec::new();
+        if trial.afresh.is_none() {
+            known.push(own.clone());
+            known.extend(self.known.iter().map(|orders| orders[unit.index()].clone()));
+        }
         let found = optimize(&Task {
             graph: &priced.graph,
             machine,
