@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
-"""How smooth the page is: frame times while zooming, panning and pointing, on the largest pages.
+"""How fast the page is: the time to open it, and frame times while zooming, panning and pointing, on large pages.
 
-    PY bench/page.py [--halflap BIN] [--width 1440] [--height 900]
+    PY bench/page.py [--halflap BIN] [--width 1440] [--height 900] [--opens 5]
 
 PY is a python with tests/requirements.txt, such as scripts/test makes below target/. Measured are the schedule of
-fsdp_llama_80 (9,224 nodes, two views) and the same page with two traces of 60,000 slices each. `script` is the time
-that the page's own drawing takes in a frame, `interval` the time from one frame to the next, in milliseconds; a
-browser shows a frame every 16.7 ms at best.
+fsdp_llama_80 (9,224 nodes, two views), the schedule of a made graph of 50,001 nodes with 16,667 exposed collectives,
+and the first page with two traces of 60,000 slices each. `opened` is the time from the request until the second
+frame after loading is shown, in a new window each time; `script` is the time that the page's own drawing takes in a
+frame, `interval` the time from one frame to the next, in milliseconds; a browser shows a frame every 16.7 ms at best.
 """
 
 import argparse
+import json
 import random
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -42,6 +45,37 @@ MEASURE = """async ([event, steps]) => {
     }
     return { script, interval };
 }"""
+
+OPENED = """window.addEventListener('load', () => {
+    const frame = () => new Promise(done => requestAnimationFrame(done));
+    frame().then(frame).then(() => { window.opened = performance.now(); });
+});"""
+
+
+def long_graph(path, layers=16_667):
+    """A chain of layers, each of which gathers its weight just before use, and memory for one weight at a time: every
+    gather is exposed."""
+    nodes, buffers = [], []
+
+    def node(name, kind, runtime, deps, **more):
+        reads = [{"buffer": f"b_{dep}", "kinds": ["data"]} for dep in deps]
+        nodes.append({"name": name, "kind": kind, "runtime_ns": runtime, "outputs": [f"b_{name}"], "deps": reads, **more})
+
+    gather = {"op": "all_gather", "group": "0", "async": True, "bytes": 8_000_000, "group_size": 8}
+    for layer in range(layers):
+        before = [f"mm{layer - 1}"] if layer else []
+        node(f"gather{layer}", "collective", 30_000.0 + layer % 7 * 5_000, [], collective=gather)
+        node(f"wait{layer}", "wait", 0.0, [f"gather{layer}"])
+        node(f"mm{layer}", "compute", 40_000.0 + layer % 5 * 3_000, [f"wait{layer}", *before])
+    users = {one["outputs"][0]: [] for one in nodes}
+    for one in nodes:
+        for dep in one["deps"]:
+            users[dep["buffer"]].append(one["name"])
+    for name, used in users.items():
+        size = 8_000_000 if "gather" in name else 1_000_000
+        buffers.append({"name": name, "size_alloc": size, "size_free": size, "users": used, "output": not used})
+    graph = {"format": "halflap.graph/1", "groups": {"0": {"ranks": list(range(8))}}, "inputs": []}
+    path.write_text(json.dumps(graph | {"nodes": nodes, "buffers": buffers}))
 
 
 def as_traces(data, slices=60_000):
@@ -73,14 +107,26 @@ def line(what, values):
     return f"{what} {middle:5.1f} median {high:5.1f} p95 {values[-1]:5.1f} max"
 
 
-def measure(browser, path, title, args):
+def opened(browser, path, args):
+    """A page, and how long it took until it was there."""
     page = browser.new_page(viewport={"width": args.width, "height": args.height})
+    page.add_init_script(OPENED)
     page.goto(path.as_uri())
-    page.wait_for_timeout(500)
+    page.wait_for_function("window.opened")
+    return page, page.evaluate("window.opened")
+
+
+def measure(browser, path, title, args):
+    times = []
+    for _ in range(args.opens):
+        page, took = opened(browser, path, args)
+        times.append(took)
+        page.close()
+    print(f"{title}: {path.stat().st_size / 2**20:.1f} MiB")
+    print(f"  opened {statistics.median(times):5.0f} median {max(times):5.0f} max of {len(times)}")
+    page, _ = opened(browser, path, args)
     if page.locator("#view-1").count():
         page.select_option("#view-1", "1")
-    loaded = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-    print(f"{title}: {path.stat().st_size / 2**20:.1f} MiB, loaded in {loaded:.0f} ms")
     for event in ("zoom", "pan", "point"):
         if event == "pan":
             page.evaluate("document.getElementById('fit').click()")
@@ -95,19 +141,30 @@ def main():
     parser.add_argument("--halflap", default=ROOT / "target" / "dist" / "halflap")
     parser.add_argument("--width", type=int, default=1440)
     parser.add_argument("--height", type=int, default=900)
+    parser.add_argument("--opens", type=int, default=5)
     args = parser.parse_args()
-    graph = ROOT / "tests" / "corpus" / "fsdp_llama_80.graph.json.gz"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        schedule, traces = Path(folder) / "schedule.html", Path(folder) / "traces.html"
-        command = [args.halflap, "schedule", graph, "--effort", "quick", "--report", schedule]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        schedule, traces, longest = (Path(folder) / f"{name}.html" for name in ("schedule", "traces", "longest"))
+        graph = Path(folder) / "long.json"
+        long_graph(graph)
+        made(args.halflap, ROOT / "tests" / "corpus" / "fsdp_llama_80.graph.json.gz", schedule)
+        made(args.halflap, graph, longest)
         data = embedded(schedule)
         as_traces(data)
         traces.write_text(with_data(schedule, data))
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         measure(browser, schedule, "9,224 nodes, two views", args)
+        measure(browser, longest, "50,001 nodes, two views", args)
         measure(browser, traces, "60,000 slices, two views", args)
         browser.close()
+
+
+def made(halflap, graph, page):
+    """The page of a schedule; says how long the command took, from reading to writing."""
+    began = time.monotonic()
+    command = [halflap, "schedule", graph, "--effort", "quick", "--report", page]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    print(f"{graph.name}: halflap schedule --effort quick --report took {time.monotonic() - began:.1f} s")
 
 
 if __name__ == "__main__":
