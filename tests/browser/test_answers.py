@@ -6,7 +6,7 @@ import urllib.parse
 
 import pytest
 from command import ROOT, corpus, read_json, run
-from pages import nanos, size
+from pages import DATA, nanos, size
 
 HELD = 80_000_000
 
@@ -48,6 +48,20 @@ def test_advice_is_the_same_in_terminal_page_and_json(command, report, open_page
         assert f"  {number}. {advice['text']}\n" in text
         assert advice["text"] in line and advice["action"] in line
         assert f"{100 * advice['saves'] / (advice['saves'] + advice['step_time']):.1f}%" in advice["text"]
+
+
+def test_the_new_order_is_the_first_thing_to_do(report, open_page):
+    """What it saves and how it is used, in terminal and page, before what goes beyond it."""
+    page, out = report("schedule", "fsdp_llama_2")
+    saved = 100 * (1 - out["step_time"] / out["step_time_before"])
+    both = f"{nanos(out['step_time_before'])} -> {nanos(out['step_time'])}"
+    lead = open_page(page).text("#advice-lead")
+    text = " ".join(run("schedule", corpus("fsdp_llama_2"), "--effort", "quick").split())
+    for shown in (" ".join(lead.split()).replace("\u2192 ", ""), text):
+        assert f"Use the new order: it saves {saved:.1f}% ({both}, simulated)" in shown
+        assert "halflap.torch.enable()" in shown and shown.index("halflap.torch.enable()") < shown.index("Beyond that:")
+    # An order that was not searched for is nobody's to use; nor is one that saves nothing.
+    assert open_page(report("explain", "fsdp_llama_2")[0]).page.locator("#advice-lead").is_hidden()
 
 
 def test_exposed_is_one_number(report, open_page):
@@ -204,7 +218,7 @@ def test_heads_explain_themselves(schedule):
         assert len(button.get_attribute("title")) > 20
     assert schedule.page.locator("#facts dt[title]").count() >= 1
     # New readers asked what times these are, and how an order gets into a program.
-    assert "times are simulated; halflap.torch.enable()" in schedule.text("#facts")
+    assert "simulated" in schedule.text("#advice-lead") and "halflap.torch.enable()" in schedule.text("#advice-lead")
 
 
 def test_the_panel_stays_in_view(schedule):
@@ -268,3 +282,50 @@ def test_a_module_begins_with_the_whole_step_and_says_where_collectives_come_fro
     # Names of buffers are cut so that no two of them look the same.
     names = page.texts("#memory .owners tbody tr:not(:last-child) td:first-child")
     assert len(set(names)) == len(names) > 3
+
+
+def test_the_whole_step_counts_what_loops_expose(tmp_path, open_page):
+    """The first page of a module has the module's figures, as the terminal has."""
+    module = ROOT / "tests" / "hlo" / "fsdp_L2_scan.after_optimizations.txt.gz"
+    path, out = tmp_path / "page.html", tmp_path / "out.json"
+    options = ["--device", "h100", "--effort", "quick", "--no-advice"]
+    text = run("schedule", module, *options, "--report", path, "-o", out)
+    page, figures = open_page(path), read_json(out)
+    both = f"{nanos(figures['exposed_before'])} -> {nanos(figures['exposed'])}"
+    assert re.search(rf"^exposed +{re.escape(both)}$", text, re.M), text
+    assert both.replace("->", "\u2192") in page.texts(".card")[1]
+    bars = page.texts("#budget .line")
+    for bar, suffix in zip(bars, ["_before", ""], strict=True):
+        assert f"exposed {nanos(figures['exposed' + suffix])}" in bar
+        assert f"compute {nanos(figures['step_time' + suffix] - figures['exposed' + suffix])}" in bar
+    # A computation that it runs has its own.
+    [_, loop, *_] = json.loads(DATA.search(path.read_text())[2])["parts"]
+    assert loop["views"][1]["headline"][1]["value"] < figures["exposed"]
+
+
+def test_bands_of_a_module_begin_with_forward(tmp_path, open_page):
+    """Constants of backward that stand at the start of a step do not make a phase."""
+    for name in ["fsdp_L2", "mix_L2"]:
+        path = tmp_path / f"{name}.html"
+        module = ROOT / "tests" / "hlo" / f"{name}.after_optimizations.txt.gz"
+        run("schedule", module, "--device", "h100", "--effort", "quick", "--no-advice", "--report", path)
+        page = open_page(path)
+        for view in (0, 1):
+            band = page.page.evaluate(f"halflap.sections({view})")
+            phases = [section.split()[0] for section in band]
+            phases = [one for one, before in zip(phases, [None, *phases]) if one != before]
+            assert phases in (["forward", "backward"], ["forward", "backward", "optimizer"]), (name, band)
+
+
+def test_no_column_is_cut_off(report, open_page):
+    for width in (1440, 1280):
+        page = open_page(report("schedule", "fsdp_llama_2")[0], width=width)
+        fits = "[...document.querySelectorAll('.rows-scroll')].map((one) => one.scrollWidth <= one.clientWidth)"
+        assert all(page.page.evaluate(fits)), width
+        more = page.page.locator(".more-columns").first
+        if width == 1280:
+            # What is left out can be had.
+            hidden = len([head for head in page.page.locator("#tables section:first-child th").all() if head.is_hidden()])
+            assert more.inner_text() == f"+{hidden} columns"
+            more.click()
+            assert not [head for head in page.page.locator("#tables section:first-child th").all() if head.is_hidden()]

@@ -22,7 +22,8 @@ def test_all_ranks_are_there(page_of_run, open_page):
     assert "the median step of every rank as measured; rank " in shown
     options = page.page.eval_on_selector_all("#view-0 option", "all => all.map(one => one.textContent)")
     assert options == [f"rank {rank}" for rank in range(8)]
-    assert nanos(page.data["views"][0]["length"]) in shown
+    # It opens with the slowest.
+    assert nanos(max(view["length"] for view in page.data["views"])) in shown
 
 
 def test_another_rank_is_shown(page_of_run, open_page, screenshots):

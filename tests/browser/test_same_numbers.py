@@ -163,7 +163,8 @@ def test_run(tmp_path, open_page):
     figures = headline(view)
     assert line(text, "step time").startswith(nanos(figures["step time"]) + ",")
     assert line(text, "exposed").startswith(nanos(figures["exposed communication"]) + " of it: queued ")
-    shows(open_page, path, ["queued", "wake-up"])
+    # The page opens with the rank that the terminal has.
+    shows(open_page, path, ["queued", "wake-up", nanos(figures["step time"]), nanos(figures["exposed communication"])])
 
 
 def test_timeline(tmp_path, open_page):

@@ -109,3 +109,17 @@ def test_kernels_of_many_ranks_are_one_row(analyzed):
     page.page.locator("#tables section:last-child tbody tr", has_text="gemm").click()
     details = page.text("#details")
     assert "rank 0: 1.30 ms" in details and "and 4 more ranks" in details
+
+
+def test_kernels_have_short_names_that_stay_apart(analyzed):
+    names = ["void ns::embedding_kernel<float, 32>(float*)", "void copy<float>(float*)", "void copy<int>(int*)"]
+    page = analyzed([kernel(name, 7, 10 * at, 5) for at, name in enumerate(names)])
+    shown = page.texts("#tables section:last-child tbody tr[data-at] td:first-child")
+    assert sorted(shown) == sorted(["ns::embedding_kernel", *names[1:]])
+
+
+def test_the_headline_is_of_all_ranks(analyzed):
+    page = analyzed([kernel("gemm", 7, 0, 100), all_reduce(100, 50)], [kernel("gemm", 7, 0, 100), all_reduce(150, 70)])
+    facts = dict(page.data["facts"])
+    assert facts["all ranks"].startswith("2 ranks, on average: span 185 us (150 us to 220 us), compute 100 us (100 us to 100 us)")
+    assert "all ranks: 50 us to 70 us" in page.texts(".card")[1]

@@ -70,6 +70,7 @@ pub fn advised<'a>(
     Advised {
         lines,
         step_time: entry.map_or(Nanos::ZERO, |entry| entry.result.step_time()),
+        found: None,
         bound: entry.filter(|_| sections.len() == 1).map(|entry| entry.bound),
         command,
         held_by_memory: HeldByMemory::of(explanations.iter().map(AsRef::as_ref)),

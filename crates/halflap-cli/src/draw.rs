@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use halflap::evaluate::Change;
 use halflap::explain::Explanation;
+use halflap::units::Nanos;
 use halflap_report::page::Shown as Drawing;
 use halflap_report::{AdviceLine, Played, Row, printable};
 
@@ -27,6 +28,8 @@ pub struct Picture<'a> {
     pub rows: &'a [Row],
     /// What can be done about the step.
     pub advice: Vec<AdviceLine>,
+    /// What comes before it.
+    pub lead: Option<AdviceLine>,
 }
 
 impl<'a> Picture<'a> {
@@ -38,6 +41,7 @@ impl<'a> Picture<'a> {
             facts: Vec::new(),
             rows: &[],
             advice: Vec::new(),
+            lead: None,
         }
     }
 }
@@ -92,9 +96,18 @@ pub fn draw(
             memory_limit: picture.rows.is_empty().then_some(section.limit),
             rows: picture.rows,
             advice: &picture.advice,
+            lead: picture.lead.as_ref(),
+            exposed_in_all: exposed_in_all(section),
         });
     }
     args.draw(&parts)
+}
+
+/// What a unit and all that it runs expose, if that is more than what it exposes itself.
+fn exposed_in_all(section: &Section<'_>) -> Option<Change<Nanos>> {
+    let Change { before, after } = section.exposed_in_all;
+    let own = section.priced.input.exposed() < before || section.result.exposed() < after;
+    own.then_some(section.exposed_in_all)
 }
 
 /// The computation that was requested, or the whole step and then those that communicate, the most

@@ -32,7 +32,11 @@ impl PictureArgs {
     /// Draws what is requested, of every part of a program.
     pub fn draw(&self, parts: &[Shown<'_>]) -> Result<(), Failed> {
         if let Some(to) = &self.report {
-            write_report(to, &parts.iter().map(program_page).collect::<Vec<Page>>())?;
+            let pages: Vec<Page> = {
+                let _notice = Notice::new("drawing the page");
+                parts.iter().map(program_page).collect()
+            };
+            write_report(to, &pages)?;
         }
         if let Some(path) = &self.trace {
             let is_json = path.ends_with(".json") || path.ends_with(".json.gz");

@@ -134,7 +134,8 @@ impl Drop for Notice {
 
 /// `optimizing [#####     ]  50%, 3 s left`, in one line of the terminal.
 fn line(what: &str, part: f64, elapsed: Duration, width: usize) -> String {
-    let left = match part > 0.0 {
+    // The first moments say nothing about the rest.
+    let left = match part >= 0.005 {
         true => seconds(elapsed.as_secs_f64() * (1.0 - part) / part),
         false => "? s".to_owned(),
     };

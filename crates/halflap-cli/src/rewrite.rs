@@ -17,9 +17,9 @@ use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced, Search, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Advised, Compared, Explained, Played, Summary, Timed, TimedRewrite, advice_json, became,
-    carried, count, describe_bound, describe_robustness, labelled, printable, render_advice,
-    render_explanation,
+    Advised, Compared, Explained, FoundOrder, Played, Summary, Timed, TimedRewrite, advice_json,
+    became, carried, count, describe_bound, describe_robustness, labelled, printable,
+    render_advice, render_explanation,
 };
 use serde_json::Value;
 
@@ -352,7 +352,17 @@ impl Merged {
             is_mergeable: false,
         })?;
         let section = self.section();
-        Some(advised(lines, std::slice::from_ref(&section), &[&section], String::new()))
+        let found = FoundOrder {
+            step_time: Change {
+                before: self.before.result.step_time(),
+                after: self.after.result.step_time(),
+            },
+            what: "changed program",
+            to_use: "halflap.torch.enable(rewrite=\"exact\") does this in torch.compile, \
+                     --emit graph -o FILE writes it",
+        };
+        let all = std::slice::from_ref(&section);
+        Some(Advised { found: Some(found), ..advised(lines, all, &[&section], String::new()) })
     }
 
     /// The same for machines.
@@ -433,7 +443,9 @@ impl Answer for Merged {
             Played::new("before", before.priced.setup(), &before.result).changed_by(&self.origin),
             Played::new("after", after.priced.setup(), &after.result),
         ];
-        let advice = self.advised().map(|advised| advised.lines()).unwrap_or_default();
+        let advised = self.advised();
+        let advice = advised.as_ref().map(Advised::lines).unwrap_or_default();
+        let lead = advised.as_ref().and_then(Advised::lead);
         pictures.draw(&[Shown {
             title: &pictures::title(&self.args.graph),
             part: "",
@@ -446,6 +458,8 @@ impl Answer for Merged {
             memory_limit: Some(after.found.limit),
             rows: &[],
             advice: &advice,
+            lead: lead.as_ref(),
+            exposed_in_all: None,
         }])
     }
 }

@@ -14,7 +14,7 @@ use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::{Lowered, write_proved};
 use halflap_report::{
-    Advised, Compared, Explained, Summary, Timed, advice_json, collective_order, count,
+    Advised, Compared, Explained, FoundOrder, Summary, Timed, advice_json, collective_order, count,
     describe_bound, describe_robustness, labelled, render_advice,
 };
 use serde_json::{Value, json};
@@ -348,9 +348,14 @@ impl Answer for Done {
         }
         let sections = self.sections();
         let computation = self.args.which.computation.as_deref();
-        let advice = self.advised(&sections).map(|advised| advised.lines()).unwrap_or_default();
-        let facts = vec![("new order", self.put_to_use())];
-        let picture = Picture { advice, facts, ..Picture::of("schedule", computation) };
+        let advised = self.advised(&sections);
+        let advice = advised.as_ref().map(Advised::lines).unwrap_or_default();
+        let lead = advised.as_ref().and_then(Advised::lead);
+        let facts = match lead {
+            Some(_) => Vec::new(),
+            None => vec![("new order", format!("times are simulated; {}", self.put_to_use()))],
+        };
+        let picture = Picture { advice, lead, facts, ..Picture::of("schedule", computation) };
         let (None, Some(unit)) = (&self.subject.hlo, self.all.last()) else {
             return draw(&self.subject, &sections, pictures, &picture);
         };
@@ -385,13 +390,12 @@ impl Done {
         Done { subject, all, measures, advice, changed: None, args }
     }
 
-    /// What times a page has, and how its order gets into a program.
-    fn put_to_use(&self) -> String {
-        let how = match self.subject.hlo {
-            Some(_) => "--emit hlo writes the module in it",
+    /// How the order gets into a program.
+    fn put_to_use(&self) -> &'static str {
+        match self.subject.hlo {
+            Some(_) => "--emit hlo -o FILE writes the module in it",
             None => "halflap.torch.enable() has torch.compile use such orders, -o FILE writes it",
-        };
-        format!("times are simulated; {how}")
+        }
     }
 
     /// The whole before and after; a changed module is compared with the old one in its own orders.
@@ -447,7 +451,11 @@ impl Done {
         let source = &self.subject.source;
         let explained = show::most_exposed(source, sections, SECTIONS);
         let lines = self.advice()?;
-        Some(advice::advised(lines, sections, &explained, String::new()))
+        let step_time = self.all.last().map(|entry| self.totals(entry).step);
+        let what = if self.changed.is_some() { "changed program" } else { "new order" };
+        let to_use = self.put_to_use();
+        let found = step_time.map(|step_time| FoundOrder { step_time, what, to_use });
+        Some(Advised { found, ..advice::advised(lines, sections, &explained, String::new()) })
     }
 
     fn advice_text(&self, sections: &[Section<'_>]) -> String {

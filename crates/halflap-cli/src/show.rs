@@ -13,8 +13,8 @@ use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::Caller;
 use halflap_report::{
-    Column, Explained, Style, Table, against_bound, count, describe_bound, labelled, listing,
-    printable, printable_end, render_explanation, waiting_for_host,
+    Column, Explained, Style, Table, against_bound, called, count, describe_bound, labelled,
+    listing, printable, printable_end, render_explanation, waiting_for_host,
 };
 
 use crate::exit::Failed;
@@ -80,8 +80,7 @@ impl<'a> Section<'a> {
     pub fn explanation(&self) -> Cow<'a, Explanation> {
         let limits = Limits { memory: self.limit, bound: self.bound };
         let all = self.explained.get_or_init(|| {
-            let _notice =
-                (self.priced.graph.len() > LONG).then(|| Notice::new("explaining the order"));
+            let _notice = self.notice("explaining the order");
             explain(self.priced.setup(), self.result, limits)
         });
         let Some(only) = &self.only else { return Cow::Borrowed(all) };
@@ -90,9 +89,15 @@ impl<'a> Section<'a> {
         Cow::Owned(some)
     }
 
+    /// What is being done, if it may take long.
+    fn notice(&self, what: &str) -> Option<Notice> {
+        (self.priced.graph.len() > LONG).then(|| Notice::new(what))
+    }
+
     /// The input order explained.
     pub fn explanation_before(&self) -> Explanation {
         let limits = Limits { memory: self.limit, bound: self.bound };
+        let _notice = self.notice("explaining the input order");
         explain(self.priced.setup_before(), &self.priced.input, limits)
     }
 
@@ -323,7 +328,7 @@ fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style)
         let Some(collective) = graph.collective(op) else { continue };
         any = true;
         table.row(vec![
-            printable(graph.name(op)).into(),
+            called(graph, op).into(),
             printable(&graph.groups()[collective.group].name).into(),
             printable_end(graph.source(op), 60).into(),
         ]);

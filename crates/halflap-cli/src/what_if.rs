@@ -201,6 +201,8 @@ impl Swept {
             memory_limit: None,
             rows: &[],
             advice: &[self.answer()],
+            lead: None,
+            exposed_in_all: None,
         };
         let curves = self.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
         pictures::write_report(to, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])

@@ -6,6 +6,7 @@ use super::table::{Style, Tone};
 use super::text::wrapped;
 use super::{against_bound, count};
 use halflap::advise::{Advice, Lever};
+use halflap::evaluate::Change;
 use halflap::explain::{Explanation, Holder};
 use halflap::memory::Budget;
 use halflap::simulate::Bound;
@@ -17,7 +18,9 @@ pub struct Advised<'a> {
     pub lines: &'a [Advice],
     /// The step as it is.
     pub step_time: Nanos,
-    /// The lower bound, if it is known for the whole step.
+    /// The order that was found, which is to be put to use before anything else.
+    pub found: Option<FoundOrder>,
+    /// What no order can beat, if that is known for the whole step.
     pub bound: Option<Bound>,
     /// What options are added to: empty if they are added to the command that was given.
     pub command: String,
@@ -25,7 +28,18 @@ pub struct Advised<'a> {
     pub held_by_memory: HeldByMemory,
 }
 
-/// How many of the exposed collectives are held by memory.
+/// An order that a search found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundOrder {
+    /// The step in the input order, and in this one.
+    pub step_time: Change<Nanos>,
+    /// What it is: `new order`, or `changed program`.
+    pub what: &'static str,
+    /// How it gets into a program.
+    pub to_use: &'static str,
+}
+
+/// How many of how many exposed collectives memory holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldByMemory {
     /// Those held by memory.
@@ -58,7 +72,23 @@ impl HeldByMemory {
 }
 
 impl Advised<'_> {
-    /// The lines; if nothing helps, one that says so.
+    /// What comes before all lines: what the order that was found saves, and how to use it.
+    pub fn lead(&self) -> Option<AdviceLine> {
+        let FoundOrder { step_time: Change { before, after }, what, to_use } =
+            self.found.as_ref()?;
+        let saved = 100.0 * (1.0 - after.0 / before.0.max(1.0));
+        if saved < LEAST_SAVED {
+            return None;
+        }
+        let bound = self.bound.map(|bound| format!("; it is {}", against_bound(*after, bound)));
+        let bound = bound.unwrap_or_default();
+        let text = format!(
+            "Use the {what}: it saves {saved:.1}% ({before} -> {after}, simulated){bound}."
+        );
+        Some(AdviceLine { text, action: (*to_use).to_owned(), is_typed: false })
+    }
+
+    /// The lines; one that says so, if nothing helps.
     pub fn lines(&self) -> Vec<AdviceLine> {
         if self.lines.is_empty() {
             return vec![self.nothing()];
@@ -188,6 +218,12 @@ pub(crate) fn together(lines: &[AdviceLine]) -> &'static str {
     }
 }
 
+/// What stands between the order that was found and the lines, which go beyond it.
+pub(crate) const BEYOND: &str = "Beyond that:";
+
+/// What an order must save, in percent, for its use to be advised.
+const LEAST_SAVED: f64 = 0.1;
+
 /// The lines for a terminal, with their heading.
 pub fn render_advice(advised: &Advised<'_>, style: &Style) -> String {
     let lines = advised.lines();
@@ -195,12 +231,26 @@ pub fn render_advice(advised: &Advised<'_>, style: &Style) -> String {
         "" => String::new(),
         note => format!("  {}\n", wrapped(note, 2, style)),
     };
-    format!("{}{note}\n", render_lines(&lines, style))
+    let lead = advised.lead();
+    let beyond = lead.as_ref().map(|_| format!("  {BEYOND}\n")).unwrap_or_default();
+    let lead = lead.map(|AdviceLine { text, action, .. }| {
+        format!("  {}\n     {}\n", wrapped(&text, 2, style), wrapped(&action, 5, style))
+    });
+    let lead = lead.unwrap_or_default();
+    format!("{}{lead}{beyond}{}{note}\n", heading(style), numbered(&lines, style))
 }
 
 /// The same for lines that are already made.
 pub(crate) fn render_lines(lines: &[AdviceLine], style: &Style) -> String {
-    let mut text = format!("{}\n", style.paint("What you can do", Tone::Heading));
+    heading(style) + &numbered(lines, style)
+}
+
+fn heading(style: &Style) -> String {
+    format!("{}\n", style.paint("What you can do", Tone::Heading))
+}
+
+fn numbered(lines: &[AdviceLine], style: &Style) -> String {
+    let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
         text.push_str(&format!("  {}. {}\n", number + 1, wrapped(&line.text, 5, style)));
         if !line.action.is_empty() {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::printable;
+use super::text::called;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{GroupId, Id, OpId, StreamId};
 use halflap::simulate::{Basis, Bound};
@@ -38,7 +39,7 @@ pub fn describe_bound(graph: &Graph, bound: Bound) -> String {
 }
 
 fn describe_basis(graph: &Graph, basis: Basis) -> String {
-    let name = |op: OpId| printable(graph.name(op));
+    let name = |op: OpId| called(graph, op);
     match basis {
         Basis::Compute => {
             "the compute stream's work, and what must come before and after it".to_owned()

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::printable;
+use super::text::called;
 use halflap::graph::Graph;
 use halflap::pass::{Limit, NotGrouped};
 
 /// A limit in a few words.
 pub fn describe(graph: &Graph, limit: &Limit) -> String {
-    let name = |op| printable(graph.name(op));
+    let name = |op| called(graph, op);
     match *limit {
         Limit::ProgramEdge => "nothing left to pass".to_owned(),
         Limit::FullyHidden => "hidden".to_owned(),

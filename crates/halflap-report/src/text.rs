@@ -141,9 +141,15 @@ pub fn count(number: usize, what: &str) -> String {
 /// The display name of an operation: its parameter or its module if the program has it, else its
 /// name.
 pub fn called(graph: &Graph, op: OpId) -> String {
+    called_up_to(graph, op, 60)
+}
+
+/// The same, in at most this many columns.
+pub(crate) fn called_up_to(graph: &Graph, op: OpId, most: usize) -> String {
     let known = graph.provenance(op);
     let of_program = [&known.parameter, &known.module].into_iter().find(|text| !text.is_empty());
-    of_program.map_or_else(|| printable(graph.name(op)), |text| printable_end(text, 60))
+    of_program
+        .map_or_else(|| printable_up_to(graph.name(op), most), |text| printable_end(text, most))
 }
 
 /// A name for a terminal: no control characters, and limited in length.

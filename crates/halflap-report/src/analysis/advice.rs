@@ -14,11 +14,17 @@ const MOST: usize = 3;
 /// ranks.
 pub fn analysis_advice(analysis: &Analysis) -> Vec<AdviceLine> {
     let span: Nanos = analysis.ranks.iter().map(|rank| rank.times.span).sum();
+    let ranks = analysis.ranks.len().max(1);
+    let each = if ranks > 1 { " a rank" } else { "" };
     let mut found = lost(analysis);
     found.retain(|(time, _, _)| time.0 > span.0 * LEAST);
     found.sort_by(|a, b| b.0.0.total_cmp(&a.0.0));
     let line = |(time, what, action): (Nanos, String, &str)| AdviceLine {
-        text: format!("{what}: {:.1}% of the time ({time}).", 100.0 * time.0 / span.0),
+        text: format!(
+            "{what}: {:.1}% of the time ({}{each}).",
+            100.0 * time.0 / span.0,
+            Nanos(time.0 / ranks as f64)
+        ),
         action: action.to_owned(),
         is_typed: false,
     };

@@ -8,8 +8,8 @@ mod text;
 pub use advice::analysis_advice;
 pub use json::write_analysis;
 pub(super) use names::without_middle;
-pub(super) use text::idle_text;
 pub use text::render_analysis;
+pub(super) use text::{file_name, idle_text, spread, spread_text};
 
 use super::text::{count, printable, ranks};
 use crate::observe::{

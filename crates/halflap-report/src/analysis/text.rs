@@ -25,7 +25,11 @@ const ALIKE: usize = 2;
 pub fn render_analysis(analysis: &Analysis, most: usize, style: &Style) -> String {
     let parts = [
         Some(render_lines(&analysis_advice(analysis), style)),
-        Some(ranks(analysis, most, style) + &idle_lines(analysis, style)),
+        Some(
+            all_ranks(analysis, style)
+                + &ranks(analysis, most, style)
+                + &idle_lines(analysis, style),
+        ),
         operations(analysis, style),
         collectives(analysis, most, style),
         waits(analysis, most, style),
@@ -68,6 +72,34 @@ fn percent(part: Nanos, whole: Nanos) -> Cell {
 
 fn part(part: Nanos, whole: Nanos) -> Cell {
     Cell::Part(if whole > Nanos::ZERO { part.0 / whole.0 } else { 0.0 })
+}
+
+/// `2 ranks: span 1.22 s on average (1.22 s to 1.23 s), exposed ...`; nothing for one.
+pub(crate) fn spread_text(analysis: &Analysis) -> Option<String> {
+    let figures: [(&str, fn(&RankSpent) -> Nanos); 4] = [
+        ("span", |times| times.span),
+        ("compute", |times| times.compute),
+        ("exposed", |times| times.exposed),
+        ("idle", |times| times.idle),
+    ];
+    let count = analysis.ranks.len();
+    let said = figures.map(|(what, of)| {
+        let sum: Nanos = analysis.ranks.iter().map(|rank| of(&rank.times)).sum();
+        format!("{what} {} ({})", Nanos(sum.0 / count.max(1) as f64), spread(analysis, of))
+    });
+    (count > 1).then(|| format!("{count} ranks, on average: {}", said.join(", ")))
+}
+
+/// `304 ms to 337 ms`: the least and the most of any rank.
+pub(crate) fn spread(analysis: &Analysis, of: fn(&RankSpent) -> Nanos) -> String {
+    let all = || analysis.ranks.iter().map(|rank| of(&rank.times));
+    let most = all().fold(Nanos::ZERO, Nanos::max);
+    format!("{} to {most}", all().fold(most, Nanos::min))
+}
+
+fn all_ranks(analysis: &Analysis, style: &Style) -> String {
+    let text = spread_text(analysis).map(|text| wrapped(&text, 2, style) + "\n");
+    text.unwrap_or_default()
 }
 
 fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
@@ -146,8 +178,8 @@ pub(crate) fn idle_text(rank: &Rank) -> String {
     format!("idle {:.1}% of the span ({idle}): {why}", 100.0 * idle.0 / span.0.max(1.0))
 }
 
-/// A trace's file name without its folder, which would not fit into the table.
-fn file_name(label: &str) -> String {
+/// The name of a trace's file without its folder, which would push it out of the table.
+pub(crate) fn file_name(label: &str) -> String {
     printable(label.rsplit('/').next().unwrap_or(label))
 }
 

@@ -47,10 +47,47 @@ function turningPoint(view, lane) {
   return isReturned && visits.length === 2 ? visits[1].slice : -1;
 }
 
+/** What a step goes through; an optimizer's part comes after backward alone. */
+const PHASES = ['forward', 'backward', 'optimizer'];
+/** What a change of phase costs, as a part of all compute time: less of another phase is a constant that was moved. */
+const CHANGE = 0.02;
+
+/** The phase of each slice of a lane: the one that its operation's name says, but for short stretches between others.
+ * What JAX's transforms did not make is the optimizer's after backward. Nothing, where names do not tell. */
+function smoothPhases(view, lane) {
+  const named = [];
+  for (let slice = lane.from; slice < lane.to; slice += 1) {
+    const op = view.slices.op[slice];
+    const isNamed = ops.kind[op] === 0 && (ops.source[op] || '') !== '';
+    if (isNamed) named.push({ slice, phase: PHASES.indexOf(phaseOf(op)), time: durationOf(view, slice) });
+  }
+  const change = CHANGE * named.reduce((sum, { time }) => sum + time, 0);
+  if (!named.some(({ phase }) => phase === 0) || !named.some(({ phase }) => phase === 1)) return new Map();
+  // The cheapest way through all of them: what is not of the phase that it is put in costs its time.
+  let costs = [0, change, Infinity];
+  const came = named.map(({ phase, time }) => {
+    const from = PHASES.map((_, now) => PHASES.reduce((best, __, before) => {
+      const cost = (at) => costs[at] + (at === now ? 0 : now === 2 && at === 0 ? Infinity : change);
+      return cost(before) < cost(best) ? before : best;
+    }, now));
+    costs = from.map((before, now) => costs[before] + (before === now ? 0 : change)
+      + (now === (phase < 0 ? 2 : phase) ? 0 : time));
+    return from;
+  });
+  let at = costs.indexOf(Math.min(...costs));
+  const phases = new Map();
+  for (let number = named.length - 1; number >= 0; number -= 1) {
+    phases.set(named[number].slice, PHASES[at]);
+    at = came[number][at];
+  }
+  return phases;
+}
+
 /** Which part of the step a slice belongs to. */
-function sectionOf(view, slice, turn) {
+function sectionOf(view, slice, known) {
   const op = view.slices.op[slice];
-  const phase = turn < 0 ? phaseOf(op) : slice < turn ? 'forward' : 'backward';
+  const { turn, phases } = known;
+  const phase = turn >= 0 ? (slice < turn ? 'forward' : 'backward') : phases.get(slice) ?? phaseOf(op);
   const layer = layerOf(op);
   // A file's phase goes with layers alone: without them, it says nothing that its title does not.
   if (phase === ofFile && !layer) return '';
@@ -62,9 +99,9 @@ function sectionsOf(view) {
   const lane = view.lanes[view.computeLane];
   const sections = [];
   if (!lane || lane.kind !== 'compute') return sections;
-  const turn = turningPoint(view, lane);
+  const known = { turn: turningPoint(view, lane), phases: smoothPhases(view, lane) };
   for (let slice = lane.from; slice < lane.to; slice += 1) {
-    const name = ops.kind[view.slices.op[slice]] === 0 ? sectionOf(view, slice, turn) : '';
+    const name = ops.kind[view.slices.op[slice]] === 0 ? sectionOf(view, slice, known) : '';
     const [start, end] = [view.slices.start[slice], view.slices.end[slice]];
     const last = sections[sections.length - 1];
     if (last && (name === last.name || name === '')) last.end = Math.max(last.end, end);

@@ -23,7 +23,11 @@ pub struct Page {
     pub command: &'static str,
     /// Advice, largest saving first.
     pub advice: Vec<PageAdvice>,
-    /// What applies to all advice together; may be empty.
+    /// What comes before the advice: the order that was found.
+    pub lead: Option<PageAdvice>,
+    /// What stands between the two.
+    pub beyond: &'static str,
+    /// What holds for all of that together; empty for nothing.
     pub advice_note: &'static str,
     /// Further facts, each a label and a sentence.
     pub facts: Vec<(&'static str, String)>,

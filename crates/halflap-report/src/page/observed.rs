@@ -9,7 +9,8 @@ use super::model::{
 };
 use super::rates::{bus_rate, kernel_rates, rate_detail};
 use crate::analysis::{
-    analysis_advice, analysis_notes, group_text, idle_text, kernel_rate, without_middle, work_name,
+    analysis_advice, analysis_notes, file_name, group_text, idle_text, kernel_rate, spread,
+    spread_text, without_middle, work_name,
 };
 use crate::observe::{
     Analysis, Class, Drawing, GroupName, KernelUse, Match, Moment, ObservedCollective, PeerLaunch,
@@ -46,9 +47,10 @@ pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[RankTimeline
         title: printable_up_to(title, NAME),
         command: "analyze",
         advice: analysis_advice(analysis).iter().map(PageAdvice::of).collect(),
-        facts: idle_facts(analysis)
+        facts: spread_text(analysis)
+            .map(|spread| ("all ranks", spread))
             .into_iter()
-            .map(|idle| ("idle time", idle))
+            .chain(idle_facts(analysis).into_iter().map(|idle| ("idle time", idle)))
             .chain(notes(analysis, timelines).into_iter().map(|note| ("note", note)))
             .collect(),
         views,
@@ -265,17 +267,20 @@ fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
         note,
         better: "less",
     };
-    let span = of(times.compute, times.span, "it computing");
+    let several = analysis.ranks.len() > 1;
+    let beside = |note: String, of: fn(&RankSpent) -> Nanos| match several {
+        true => format!("{note}; all ranks: {}", spread(analysis, of)),
+        false => note,
+    };
+    let computing = of(times.compute, times.span, "it computing");
+    let exposed = of(times.exposed, times.communication, "communication");
+    let idle = of(times.idle, times.span, "span");
     let mut figures = vec![
-        figure("span", times.span, span),
-        figure(
-            "exposed communication",
-            times.exposed,
-            of(times.exposed, times.communication, "communication"),
-        ),
-        figure("idle", times.idle, of(times.idle, times.span, "span")),
+        figure("span", times.span, beside(computing, |times| times.span)),
+        figure("exposed communication", times.exposed, beside(exposed, |times| times.exposed)),
+        figure("idle", times.idle, beside(idle, |times| times.idle)),
     ];
-    if analysis.ranks.len() > 1 {
+    if several {
         let peers = &analysis.peers.ranks[place];
         let least = if analysis.peers.incomplete() { "at least; " } else { "" };
         let (waiting, note) = match peers.transfer_and_waiting() {
@@ -480,7 +485,7 @@ fn ranks(analysis: &Analysis) -> PageTable {
             ]
             .map(time),
         );
-        row.extend([waiting, text(&rank.label)]);
+        row.extend([waiting, text(file_name(&rank.label))]);
         row
     };
     PageTable {

@@ -78,12 +78,15 @@ function budgetBar(view) {
 /** What would make the step shorter: first of all, because it is what a reader can act on. */
 function showAdvice() {
   const lines = data.advice || [];
+  const filled = (made, { text, action, typed }) => {
+    made.append(element('span', '', clean(text, 400)));
+    if (action) made.append(' ', element(typed ? 'code' : 'span', 'action', clean(action, 300)));
+    return made;
+  };
   byId('advice').hidden = lines.length === 0;
-  byId('advice-list').replaceChildren(...lines.map(({ text, action, typed }) => {
-    const item = element('li', '', [element('span', '', clean(text, 400))]);
-    if (action) item.append(' ', element(typed ? 'code' : 'span', 'action', clean(action, 300)));
-    return item;
-  }));
+  byId('advice-list').replaceChildren(...lines.map((line) => filled(element('li'), line)));
+  byId('advice-lead').hidden = !data.lead;
+  if (data.lead) byId('advice-lead').replaceChildren(filled(element('p', 'first'), data.lead), element('p', '', data.beyond));
   byId('advice-note').textContent = data.advice_note || '';
 }
 

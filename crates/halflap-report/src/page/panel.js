@@ -373,7 +373,7 @@ function ownerRow(buffer, name, part, length) {
   const maker = data.buffers.maker[buffer];
   const cell = element('td', 'number', share(part));
   addMeter(cell, length, '');
-  const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker, OWNER_NAME)] : 'input');
+  const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker, OWNER_NAME - 1)] : 'input');
   const nameCell = element('td', 'name cut', name);
   nameCell.title = clean(data.buffers.name[buffer], 160);
   return [nameCell, makerCell, element('td', 'number', formatBytes(data.buffers.size[buffer])), cell];

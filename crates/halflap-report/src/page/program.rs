@@ -2,20 +2,21 @@
 
 use super::model::{
     BufferClass, BufferColumns, Figure, LaneKind, Maybe, MemoryCurve, Ops, Page, PageAdvice,
-    PageCell, PageColumn, PageGroup, PageLane, PageOpKind, PageSlice, PageStall, PageTable,
-    PageUnit, PageView, Slices, StallCause, StallColumns, Sweep, Time,
+    PageBudget, PageCell, PageColumn, PageGroup, PageLane, PageOpKind, PageSlice, PageStall,
+    PageTable, PageUnit, PageView, Slices, StallCause, StallColumns, Sweep, Time,
 };
 use super::rates::{bus_rate, kernel_rates, rate_detail};
-use crate::advice::{AdviceLine, together};
+use crate::advice::{AdviceLine, BEYOND, together};
 use crate::against_bound;
 use crate::played::Played;
 use crate::rates::{BusRate, KernelRate, program_bus_rates, program_kernel_rates};
 use crate::rewritten::carried;
 use crate::summary::Row;
-use crate::text::{printable, printable_end, printable_up_to, ranks, stop};
+use crate::text::{called_up_to, printable, printable_end, printable_up_to, ranks, stop};
 use crate::timing::{describe_holder, exposed_by_collective, waiting_for_host};
 use halflap::collective::CollectiveKind;
 use halflap::cost::Device;
+use halflap::evaluate::Change;
 use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
 use halflap::ids::{BufId, GroupId, Id, IdVec, OpId};
@@ -49,6 +50,11 @@ pub struct Shown<'a> {
     pub rows: &'a [Row],
     /// Advice on the step.
     pub advice: &'a [AdviceLine],
+    /// What comes before it: the order that was found.
+    pub lead: Option<&'a AdviceLine>,
+    /// What is exposed in the order before and in the last one, if units that this one runs expose
+    /// something, too: all of it together.
+    pub exposed_in_all: Option<Change<Nanos>>,
 }
 
 /// The page of one order, or of an order before and after.
@@ -60,6 +66,8 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
         title: printable_up_to(shown.title, NAME),
         part: printable_up_to(shown.part, NAME),
         command: shown.command,
+        lead: shown.lead.map(PageAdvice::of),
+        beyond: shown.lead.map_or("", |_| BEYOND),
         advice: shown.advice.iter().map(PageAdvice::of).collect(),
         advice_note: together(shown.advice),
         facts: shown.facts.clone(),
@@ -69,7 +77,13 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
         views: shown
             .orders
             .iter()
-            .map(|played| view(shown, played, programs.of_order(played)))
+            .enumerate()
+            .map(|(number, played)| {
+                let is_last = number + 1 == shown.orders.len();
+                let in_all =
+                    shown.exposed_in_all.map(|all| if is_last { all.after } else { all.before });
+                view(shown, &ShownOrder { played, in_all }, programs.of_order(played))
+            })
             .collect(),
         compare: shown.orders.len() == 2,
         tables: tables(shown, last),
@@ -211,10 +225,7 @@ fn name(graph: &Graph, op: OpId) -> String {
 
 /// The display name of an operation: its own name if nothing else is known.
 fn label(graph: &Graph, op: OpId) -> String {
-    match own_label(graph, op) {
-        label if label.is_empty() => name(graph, op),
-        label => label,
-    }
+    called_up_to(graph, op, NAME)
 }
 
 /// The parameter or the module of an operation; empty where neither is known.
@@ -247,7 +258,27 @@ fn groups(graph: &Graph) -> Vec<PageGroup> {
         .collect()
 }
 
-fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> PageView {
+/// An order, and what it and all that it runs expose, if that is more.
+struct ShownOrder<'a> {
+    played: &'a Played<'a>,
+    in_all: Option<Nanos>,
+}
+
+impl ShownOrder<'_> {
+    /// Where the time goes, if units that this one runs expose something: slices of calls hide it.
+    fn spent(&self) -> Option<PageBudget> {
+        let (exposed, simulation) = (self.in_all?, self.played.simulation);
+        let compute = simulation.step_time - exposed - waiting_for_host(simulation);
+        Some(PageBudget {
+            compute: Time(compute.max(Nanos::ZERO)),
+            exposed: Time(exposed),
+            copies: Time(Nanos::ZERO),
+        })
+    }
+}
+
+fn view(shown: &Shown<'_>, order: &ShownOrder<'_>, program: &NumberedProgram<'_>) -> PageView {
+    let played = order.played;
     let simulation = &played.simulation;
     let lanes = ProgramLanes::of(played);
     PageView {
@@ -255,22 +286,25 @@ fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -
         begin: Time::default(),
         length: Time(simulation.step_time),
         bound: Some(Time(shown.explanation.bound.time)),
-        headline: headline(shown, played),
+        headline: headline(shown, order),
         slices: slices(played, &lanes, program),
         lanes: lanes.lanes,
         stalls: stalls(played, program),
         memory: Some(memory(shown, played, program)),
-        spent: None,
+        spent: order.spent(),
     }
 }
 
-fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
+fn headline(shown: &Shown<'_>, order: &ShownOrder<'_>) -> Vec<Figure> {
+    let played = order.played;
     let Played { graph, simulation, .. } = played;
     let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
     let communication: Nanos =
         collectives.map(|op| simulation.end[op] - simulation.start[op]).sum();
-    let exposed = simulation.exposed();
+    let here = simulation.exposed();
+    let exposed = order.in_all.unwrap_or(here);
     let share = match communication {
+        _ if order.in_all.is_some() => format!("{here} here, the rest in loops and calls"),
         Nanos::ZERO => "nothing communicates".to_owned(),
         whole => format!("{:.1}% of {whole} of communication", 100.0 * exposed.0 / whole.0),
     };
@@ -390,6 +424,7 @@ fn tables(shown: &Shown<'_>, last: &Played<'_>) -> Vec<PageTable> {
         exposed: exposed_by_collective(played.simulation),
         held: held_by(played.graph, explanation),
         rates: program_bus_rates(played.graph, played.simulation),
+        is_sourced: is_sourced(played.graph),
         rows: &[],
     };
     let of = |table: PageTable, view| PageTable { view: Some(view), ..table };
@@ -474,7 +509,15 @@ struct Listing<'a> {
     exposed: IdVec<OpId, Nanos>,
     held: IdVec<OpId, Option<Held>>,
     rates: IdVec<OpId, Option<BusRate>>,
+    /// Whether the program says where any collective comes from.
+    is_sourced: bool,
     rows: &'a [Row],
+}
+
+/// Whether the program says where any collective comes from.
+fn is_sourced(graph: &Graph) -> bool {
+    let mut collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
+    collectives.any(|op| !graph.source(op).is_empty())
 }
 
 impl<'a> Listing<'a> {
@@ -490,6 +533,7 @@ impl<'a> Listing<'a> {
             exposed: exposed_by_collective(last.simulation),
             held,
             rates: program_bus_rates(last.graph, last.simulation),
+            is_sourced: is_sourced(last.graph),
             rows: shown.rows,
         }
     }
@@ -509,16 +553,9 @@ impl<'a> Listing<'a> {
             columns.extend([column("was", PageUnit::Ns), column("moved", PageUnit::Places)]);
         }
         columns.push(column("stalls at", PageUnit::Text));
-        columns.extend(self.is_sourced().then(|| column("source", PageUnit::Text)));
+        columns.extend(self.is_sourced.then(|| column("source", PageUnit::Text)));
         columns.extend([column("bus rate", PageUnit::Rate), column("of best", PageUnit::Percent)]);
         columns
-    }
-
-    /// Whether the program says where any collective comes from.
-    fn is_sourced(&self) -> bool {
-        let graph = self.last.graph;
-        let mut collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
-        collectives.any(|op| !graph.source(op).is_empty())
     }
 
     fn row(&self, op: OpId) -> Vec<PageCell> {
@@ -546,7 +583,7 @@ impl<'a> Listing<'a> {
             self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(label(graph, held.at))),
         );
         let source = || PageCell::Text(printable_end(graph.source(op), NAME));
-        row.extend(self.is_sourced().then(source));
+        row.extend(self.is_sourced.then(source));
         row.extend(bus_rate(self.rates[op]));
         row
     }

@@ -5,11 +5,16 @@ const SPARE = 8; // rows drawn above and below what is in sight
 /** Windows narrower than this show what matters most beside the name; the rest is reached by scrolling. */
 const NARROW = 620;
 const LEADING = ['exposed', 'was', 'held by', 'total', 'idle', 'time'];
+/** What a table leaves out where it is wider than its place, the first of them first; a button shows all. */
+const LEAST = ['source', 'moved', 'group', 'least of a rank', 'ranks', 'stalls at', 'class', 'fused', 'trace', 'hidden',
+  'bus rate', 'of best', 'was', 'operation', 'memory', 'median', 'start', 'size'];
 const tables = data.tables.map(buildTable);
 
 function buildTable(raw, number) {
   const list = raw.rows.map((_, row) => row);
   const table = { raw, number, list, sort: { column: -1, down: false }, words: [], at: 0, drawn: null };
+  table.off = new Set();
+  table.isWhole = false;
   table.maxima = raw.columns.map((column, at) => (column.bar ? largest(raw.rows, at) : 0));
   table.rowOf = new Map();
   raw.op.forEach((op, row) => { if (op >= 0 && !table.rowOf.has(op)) table.rowOf.set(op, row); });
@@ -44,6 +49,8 @@ function buildFrame(table) {
   table.count = element('span', 'count');
   table.count.setAttribute('role', 'status');
   const bar = element('div', 'bar', [title, table.count]);
+  table.all = allButton(table);
+  bar.append(table.all);
   if (raw.rows.length > 8) bar.append(searchBox(table));
   table.body = element('tbody');
   table.cells = raw.columns.map((column, at) => headCell(table, column, at));
@@ -58,6 +65,41 @@ function buildFrame(table) {
   table.nothing = element('p', 'nothing', 'Nothing found.');
   table.section = element('section', 'table', [bar, table.scroller, table.nothing]);
   table.section.setAttribute('aria-labelledby', title.id);
+}
+
+/** Shows the columns that were left out, or leaves them out again. */
+function allButton(table) {
+  const button = element('button', 'more-columns');
+  button.type = 'button';
+  button.hidden = true;
+  button.addEventListener('click', () => {
+    table.isWhole = !table.isWhole;
+    fitColumns(table);
+  });
+  return button;
+}
+
+/** Leaves columns out until the rest fits, unless all are wanted; narrow windows scroll. */
+function fitColumns(table) {
+  const { raw, scroller } = table;
+  setOff(table, new Set());
+  if (innerWidth >= NARROW && !table.isWhole) {
+    for (const title of LEAST) {
+      if (scroller.scrollWidth <= scroller.clientWidth) break;
+      const at = raw.columns.findIndex((column) => column.title === title);
+      if (at > 0 && at !== table.sort.column) setOff(table, new Set([...table.off, at]));
+    }
+  }
+  table.all.hidden = table.off.size === 0 && !table.isWhole;
+  table.all.textContent = table.isWhole ? 'Fewer columns' : '+' + table.off.size + (table.off.size > 1 ? ' columns' : ' column');
+  table.all.title = [...table.off].map((at) => raw.columns[at].title).join(', ');
+  table.all.setAttribute('aria-expanded', String(table.isWhole));
+}
+
+function setOff(table, off) {
+  table.off = off;
+  table.cells.forEach((cell, at) => { cell.hidden = off.has(at); });
+  drawRows(table, true);
 }
 
 function searchBox(table) {
@@ -222,6 +264,7 @@ function drawCell(table, row, number) {
   const value = table.raw.rows[row][number];
   const text = cellText(column, value);
   const cell = element('td', isNumber(column) ? 'number' : '', number === 0 ? shortName(table, value) : text);
+  cell.hidden = table.off.has(number);
   if (value === 0) cell.classList.add('zero');
   if (column.type === 'text' && text.length > 24) cell.title = text;
   if (number === 0) cell.classList.add('name');
@@ -233,7 +276,12 @@ function drawCell(table, row, number) {
 /** What the first column says, cut so that no two of it look the same. */
 function shortName(table, value) {
   const room = innerWidth < NARROW ? 22 : innerWidth < 1100 ? 34 : 46;
-  if (!table.names[room]) table.names[room] = shortNames(table.raw.rows.map((row) => String(row[0] ?? '')), room);
+  if (!table.names[room]) {
+    const names = table.raw.rows.map((row) => String(row[0] ?? ''));
+    const bare = table.raw.title === 'kernels' ? bareNames(names) : new Map(names.map((name) => [name, name]));
+    const short = shortNames([...bare.values()], room);
+    table.names[room] = new Map(names.map((name) => [name, short.get(bare.get(name))]));
+  }
   return table.names[room].get(String(value ?? ''));
 }
 
@@ -352,6 +400,7 @@ function sizeTables() {
     const head = table.head.offsetHeight;
     table.scroller.style.maxHeight = head + ROW * Math.max(12, Math.floor((rest - head) / ROW)) + 'px';
     drawRows(table, true);
+    fitColumns(table);
   }
 }
 

@@ -133,6 +133,17 @@ function shortNames(names, most) {
   return short;
 }
 
+/** Names of kernels without the arguments of templates and functions, where that leaves them different. */
+function bareNames(names) {
+  const bareOf = (name) => name.replace(/^void /, '').replaceAll('(anonymous namespace)::', '').split(/[<(]/)[0].trim() || name;
+  const all = [...new Set(names)];
+  const seen = new Map();
+  for (const name of all) seen.set(bareOf(name), (seen.get(bareOf(name)) || 0) + 1);
+  const known = new Set(all);
+  const isOwn = (name) => seen.get(bareOf(name)) === 1 && (bareOf(name) === name || !known.has(bareOf(name)));
+  return new Map(all.map((name) => [name, isOwn(name) ? bareOf(name) : name]));
+}
+
 function commonStart(names) {
   const differs = (at) => names.some((name) => name[at] !== names[0][at]);
   let at = 0;

@@ -44,9 +44,13 @@ const state = {
   frames: 0,
 };
 
-/** A measured step is looked at beside its simulation. */
+/** A measured step is looked at beside its simulation; of a run's ranks, the slowest sets the pace. */
 function firstShown() {
-  return data.compare || data.views[0].name === 'simulated' ? [0, 1] : [0];
+  const isBeside = data.compare || data.views[0].name === 'simulated';
+  if (data.compare || data.command !== 'run') return isBeside ? [0, 1] : [0];
+  const ranks = data.views.map((_, index) => index).slice(isBeside ? 1 : 0);
+  const slowest = ranks.reduce((most, index) => (data.views[index].length > data.views[most].length ? index : most), ranks[0]);
+  return isBeside ? [0, slowest] : [slowest];
 }
 
 const layout = { width: 0, height: 0, gutter: 0, panes: [], ratio: 1, character: 6.6 };

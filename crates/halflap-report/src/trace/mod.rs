@@ -13,7 +13,7 @@ pub use perfetto::{write_perfetto, write_ran_perfetto};
 
 use super::played::Played;
 use super::ran::{Ran, RanKind, RanSlice};
-use super::text::{printable, printable_end, printable_up_to, ranks};
+use super::text::{called_up_to, printable, printable_end, printable_up_to, ranks};
 use super::timing::exposed_by_collective;
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::{Id, OpId, StreamId};
@@ -171,7 +171,7 @@ impl PlayedTrace<'_> {
             place.map(|place| self.arrows[collective.index()] + place as u64)
         };
         TrackSlice {
-            name: printable_up_to(graph.name(op), 160),
+            name: called_up_to(graph, op, 160),
             category: match graph.kind(op) {
                 OpKind::Compute | OpKind::MultiOutput => "compute",
                 OpKind::Wait => "wait",
@@ -195,6 +195,10 @@ impl PlayedTrace<'_> {
             "place in the order",
             SliceNote::Number(self.played.order.pos(op).index() as u64),
         )];
+        let node = printable_up_to(graph.name(op), 160);
+        if called_up_to(graph, op, 160) != node {
+            notes.push(("node", SliceNote::Text(node)));
+        }
         if let Some(collective) = graph.collective(op) {
             let group = &graph.groups()[collective.group];
             notes.extend([
@@ -223,7 +227,7 @@ impl PlayedTrace<'_> {
         exposures.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
         let exposed = exposed_by_collective(self.played.simulation);
         let stall = |exposure: &&Exposure| {
-            let name = |op| printable_up_to(self.played.graph.name(op), 160);
+            let name = |op| called_up_to(self.played.graph, op, 160);
             let what = match exposure.cause {
                 Cause::Needed | Cause::Synchronous | Cause::EndOfStep => {
                     format!("for {}", name(exposure.of))
