@@ -74,9 +74,12 @@ fn part(part: Nanos, whole: Nanos) -> Cell {
     Cell::Part(if whole > Nanos::ZERO { part.0 / whole.0 } else { 0.0 })
 }
 
+/// A part of what a rank's time was spent on.
+pub(crate) type SpentPart = fn(&RankSpent) -> Nanos;
+
 /// `2 ranks: span 1.22 s on average (1.22 s to 1.23 s), exposed ...`; nothing for one.
 pub(crate) fn spread_text(analysis: &Analysis) -> Option<String> {
-    let figures: [(&str, fn(&RankSpent) -> Nanos); 4] = [
+    let figures: [(&str, SpentPart); 4] = [
         ("span", |times| times.span),
         ("compute", |times| times.compute),
         ("exposed", |times| times.exposed),
@@ -91,7 +94,7 @@ pub(crate) fn spread_text(analysis: &Analysis) -> Option<String> {
 }
 
 /// `304 ms to 337 ms`: the least and the most of any rank.
-pub(crate) fn spread(analysis: &Analysis, of: fn(&RankSpent) -> Nanos) -> String {
+pub(crate) fn spread(analysis: &Analysis, of: SpentPart) -> String {
     let all = || analysis.ranks.iter().map(|rank| of(&rank.times));
     let most = all().fold(Nanos::ZERO, Nanos::max);
     format!("{} to {most}", all().fold(most, Nanos::min))
