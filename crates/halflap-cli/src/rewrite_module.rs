@@ -386,7 +386,7 @@ impl<T> Maker<'_, T> {
     fn kept(&self, best: Option<Tried<T>>, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let subject = best.as_ref().map_or(self.subject, |best| &best.subject);
         let budget = self.args.search.memory_budget.unwrap_or(Budget::Times(1.0));
-        let limits = keeps::Limits { peaks: &self.peaks, budget };
+        let limits = keeps::KeepLimits { peaks: &self.peaks, budget };
         let sets = keeps::sets(subject, subject.hlo.as_ref().unwrap_or(self.hlo), &limits)?;
         let mut shortest = best.as_ref().map_or(alone, |best| step(&best.all));
         let mut with: Option<Tried<T>> = None;

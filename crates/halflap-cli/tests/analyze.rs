@@ -118,7 +118,7 @@ fn bad_traces_end_with_two_and_write_nothing() {
         cut.starts_with("error: cut.json: line 1 column ") && cut.contains(", event 2"),
         "{cut}"
     );
-    assert!(cut.contains("the trace is cut off and must be whole"), "{cut}");
+    assert!(cut.contains("the trace is truncated"), "{cut}");
     assert_eq!(entries(&dir), ["cut.json", "good.json"]);
     assert!(said(&["none.json"]).starts_with("error: none.json: cannot be read: "));
     assert!(said(&["."]).starts_with("error: .: is a folder"));

@@ -17,13 +17,13 @@ use crate::source::{Hlo, Subject};
 const PARTS: [f64; 3] = [1.0, 0.5, 0.25];
 
 /// The memory that computations may need.
-pub struct Limits<'a> {
+pub struct KeepLimits<'a> {
     pub peaks: &'a Peaks,
     pub budget: Budget,
 }
 
 /// A gather that is repeated in one computation.
-struct Repeated {
+struct RepeatedGather {
     recipe: Recipe,
     /// Which of the computations in their own orders.
     unit: usize,
@@ -37,7 +37,11 @@ struct Repeated {
 }
 
 /// Sets of gathers to keep, the largest first.
-pub fn sets(subject: &Subject, hlo: &Hlo, limits: &Limits<'_>) -> Result<Vec<Vec<Recipe>>, Failed> {
+pub fn sets(
+    subject: &Subject,
+    hlo: &Hlo,
+    limits: &KeepLimits<'_>,
+) -> Result<Vec<Vec<Recipe>>, Failed> {
     let recipes = change::find_keeps(&hlo.module);
     if recipes.is_empty() {
         return Ok(Vec::new());
@@ -63,7 +67,7 @@ pub fn sets(subject: &Subject, hlo: &Hlo, limits: &Limits<'_>) -> Result<Vec<Vec
             })
             .collect();
         let fitting = repeated.iter().filter(|one| one.fits(&mut free[one.unit]));
-        let mut set: Vec<&Repeated> = fitting.collect();
+        let mut set: Vec<&RepeatedGather> = fitting.collect();
         // In the text's sequence, as recipes are named.
         set.sort_by_key(|one| (one.unit, one.at));
         let set: Vec<Recipe> = set.into_iter().map(|one| one.recipe.clone()).collect();
@@ -85,8 +89,8 @@ fn levels(unit: &Decided<()>) -> Vec<Bytes> {
     unit.result.order.as_slice().iter().map(|&op| levels[op].post_alloc).collect()
 }
 
-/// Repeated gathers, those first that are worth the most.
-fn ranked(recipes: Vec<Recipe>, hlo: &Hlo, own: &[Decided<()>]) -> Vec<Repeated> {
+/// RepeatedGather gathers, those first that are worth the most.
+fn ranked(recipes: Vec<Recipe>, hlo: &Hlo, own: &[Decided<()>]) -> Vec<RepeatedGather> {
     let mut all = Vec::new();
     // Looked up only.
     let mut ops: BTreeMap<&str, (usize, Vec<OpId>)> = BTreeMap::new();
@@ -103,7 +107,7 @@ fn ranked(recipes: Vec<Recipe>, hlo: &Hlo, own: &[Decided<()>]) -> Vec<Repeated>
         let Some(members) = members else { continue };
         let Some(&&(unit, _)) = members.first() else { continue };
         let runs: Vec<&[OpId]> = members.iter().map(|(_, ops)| &ops[..]).collect();
-        all.push(Repeated::new(recipe, unit, &Lives { of: &own[unit], runs }));
+        all.push(RepeatedGather::new(recipe, unit, &Lives { of: &own[unit], runs }));
     }
     all.sort_by(|a, b| b.worth.total_cmp(&a.worth));
     all
@@ -128,8 +132,8 @@ impl Lives<'_> {
     }
 }
 
-impl Repeated {
-    fn new(recipe: Recipe, unit: usize, lives: &Lives<'_>) -> Repeated {
+impl RepeatedGather {
+    fn new(recipe: Recipe, unit: usize, lives: &Lives<'_>) -> RepeatedGather {
         let spans: Vec<_> = lives.runs.iter().map(|ops| lives.span(ops)).collect();
         let gaps = spans.windows(2).map(|pair| pair[0].end..pair[1].start.max(pair[0].end));
         let gaps: Vec<std::ops::Range<usize>> = gaps.collect();
@@ -143,7 +147,7 @@ impl Repeated {
         let held: usize = gaps.iter().map(std::ops::Range::len).sum();
         let worth = saved.0 / ((size.0 as f64 + 1.0) * (held as f64 + 1.0));
         let at = spans.first().map_or(0, |span| span.start);
-        Repeated { recipe, unit, at, size, gaps, worth }
+        RepeatedGather { recipe, unit, at, size, gaps, worth }
     }
 
     /// Takes memory where it would be alive, if there is enough.
