@@ -46,10 +46,9 @@ MEASURE = """async ([event, steps]) => {
     return { script, interval };
 }"""
 
-OPENED = """window.addEventListener('load', () => {
-    const frame = () => new Promise(done => requestAnimationFrame(done));
-    frame().then(frame).then(() => { window.opened = performance.now(); });
-});"""
+OPENED = """window.opened = new Promise(done => window.addEventListener('load', () => {
+    requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now())));
+}));"""
 
 
 def long_graph(path, layers=16_667):
@@ -112,7 +111,6 @@ def opened(browser, path, args):
     page = browser.new_page(viewport={"width": args.width, "height": args.height})
     page.add_init_script(OPENED)
     page.goto(path.as_uri())
-    page.wait_for_function("window.opened")
     return page, page.evaluate("window.opened")
 
 

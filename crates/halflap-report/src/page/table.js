@@ -82,13 +82,19 @@ function allButton(table) {
 /** Leaves columns out until the rest fits, unless all are wanted; narrow windows scroll. */
 function fitColumns(table) {
   const { raw, scroller } = table;
-  setOff(table, new Set());
-  if (innerWidth >= NARROW && !table.isWhole) {
-    for (const title of LEAST) {
-      if (scroller.scrollWidth <= scroller.clientWidth) break;
-      const at = raw.columns.findIndex((column) => column.title === title);
-      if (at > 0 && at !== table.sort.column) setOff(table, new Set([...table.off, at]));
+  if (table.off.size > 0) setOff(table, new Set());
+  // Every look at a width makes the browser lay the page out, unless nothing has changed since the last one.
+  const over = () => (innerWidth < NARROW || table.isWhole ? 0 : scroller.scrollWidth - scroller.clientWidth);
+  const left = LEAST.map((title) => raw.columns.findIndex((column) => column.title === title));
+  const least = left.filter((at) => at > 0 && at !== table.sort.column);
+  for (let excess = over(); excess > 0 && least.length > 0; excess = over()) {
+    const off = new Set(table.off);
+    while (excess > 0 && least.length > 0) {
+      const at = least.shift();
+      excess -= table.cells[at].offsetWidth;
+      off.add(at);
     }
+    setOff(table, off);
   }
   table.all.hidden = table.off.size === 0 && !table.isWhole;
   table.all.textContent = table.isWhole ? 'Fewer columns' : '+' + table.off.size + (table.off.size > 1 ? ' columns' : ' column');
