@@ -52,7 +52,8 @@ def event(**fields):
 
 
 def layer(rng, at, number):
-    """The events of one operation: Python frames, the operators, the launch, the kernel, its arrow."""
+    """The events of one operation: Python frames, the operators, the launch, the kernel, its
+    arrow."""
     for depth in range(6):
         yield event(ph="X", cat="python_function", name=FRAMES[(number + depth) % len(FRAMES)], pid=4037, tid=4037,
                     ts=at + depth * 0.4, dur=40.0 - depth, args={"Python parent id": number, "Python id": number + depth})

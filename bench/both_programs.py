@@ -3,9 +3,10 @@
 
     PY bench/both_programs.py [--layers N] [--rounds N]
 
-PY has torch 2.15 and halflap. Compiles the training step of an FSDP transformer (examples/models.py)
-with torch alone and in each order, in turns, and prints medians of the processor's time, without
-compiling kernels, and the size of the generated text. Nothing communicates.
+PY has torch 2.15 and halflap. Compiles the training step of an FSDP transformer
+(examples/models.py) with torch alone and in each order, in turns, and prints medians of the
+processor's time, without compiling kernels, and the size of the generated text. Nothing
+communicates.
 """
 
 import argparse

@@ -4,12 +4,12 @@
     python3 bench/builds.py passes BEFORE AFTER [GRAPH...] [--rounds N]
     python3 bench/builds.py handover BEFORE AFTER --torch-python PY [--layers N] [--rounds N]
 
-`passes` has two `halflap` commands, which run every pass in turns, and must come to the same orders. It compares the
-instructions of the passes and of the whole command, counted by callgrind, and the least time of each pass as the
-commands report it. `handover` has two folders that contain the package `halflap`; a process for each compiles the
-same model up to the generation of code, and then they hand the same graphs over in turns, in processor time. Build
-both with the same profile. Prints tables; ends with 1 if the instructions of a pass or a hand-over grow by more
-than 5%.
+`passes` has two `halflap` commands, which run every pass in turns, and must come to the same
+orders. It compares the instructions of the passes and of the whole command, counted by callgrind,
+and the least time of each pass as the commands report it. `handover` has two folders that contain
+the package `halflap`; a process for each compiles the same model up to the generation of code, and
+then they hand the same graphs over in turns, in processor time. Build both with the same profile.
+Prints tables; ends with 1 if the instructions of a pass or a hand-over grow by more than 5%.
 
 Without GRAPH, graphs of tests/corpus. Needs valgrind, and for `handover` a Python with torch 2.15.
 """
@@ -97,7 +97,8 @@ def handover(args):
 
 
 class Compiled:
-    """A process that has compiled a model with one of the packages, and hands its graphs over when told to."""
+    """A process that has compiled a model with one of the packages, and hands its graphs over when
+    told to."""
 
     def __init__(self, package, args):
         environment = {**os.environ, "PYTHONPATH": str(package.resolve())}
@@ -130,7 +131,8 @@ class Compiled:
 
 
 def turns(layers, rounds):
-    """Runs in a process of its own: compiles an FSDP model, and hands each graph over whenever a line comes."""
+    """Runs in a process of its own: compiles an FSDP model, and hands each graph over whenever a
+    line comes."""
     import compiling
 
     class Turns(compiling.Compilation):

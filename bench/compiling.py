@@ -3,11 +3,12 @@
 
     PY bench/compiling.py KIND LAYERS WIDTH HEADS TOKENS RANKS WAY... -o OUT.json [--fx NAME=VALUE]...
 
-PY has torch and the wheel. Nothing is computed: tensors have shapes alone, and the process group does nothing.
-WAY is one of `WAYS`; what is found is written after each. What torch scheduled is handed over as `halflap.torch`
-does, with its model of an H100's run times, and simulated; forward and backward add up. The bound is that of the
-same program without the dependencies by which torch holds it to an order. `--fx` changes a setting of torch's
-FX-level scheduling, `torch._inductor.config.aten_distributed_optimizations`.
+PY has torch and the wheel. Nothing is computed: tensors have shapes alone, and the process group
+does nothing. WAY is one of `WAYS`; what is found is written after each. What torch scheduled is
+handed over as `halflap.torch` does, with its model of an H100's run times, and simulated; forward
+and backward add up. The bound is that of the same program without the dependencies by which torch
+holds it to an order. `--fx` changes a setting of torch's FX-level scheduling,
+`torch._inductor.config.aten_distributed_optimizations`.
 """
 
 import argparse
@@ -103,8 +104,8 @@ CHANGED = {}
 
 
 def fx_level(merges=False, holds=True):
-    """Torch's FX-level scheduling. It may merge collectives, and it may add dependencies that hold the graph to its
-    order, which Inductor has it do if nothing is said."""
+    """Torch's FX-level scheduling. It may merge collectives, and it may add dependencies that hold
+    the graph to its order, which Inductor has it do if nothing is said."""
     settings = {
         "custom_runtime_estimation": fx_time,
         "enable_overlap_scheduling": True,
@@ -145,7 +146,8 @@ UNHELD = {"fx": lambda: fx_level(holds=False), "fx merging": lambda: fx_level(me
 
 
 def in_order(snodes):
-    """Nodes so that all their dependencies come first: passes may break those that chain collectives."""
+    """Nodes so that all their dependencies come first: passes may break those that chain
+    collectives."""
     return snodes[0].scheduler.topological_sort_schedule(list(snodes))
 
 
@@ -194,7 +196,8 @@ def compiled(way, kind, size):
 
 
 def handover_seconds(snodes):
-    """What the processor takes to hand nodes over and an order back: all that the pass does but for the search."""
+    """What the processor takes to hand nodes over and an order back: all that the pass does but for
+    the search."""
     names = [snode.get_name() for snode in snodes]
 
     def there_and_back():

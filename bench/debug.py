@@ -3,8 +3,9 @@
 
     python bench/debug.py [--halflap BIN] [--before BIN] [--rounds 9] [--steps 20] [MODULE...]
 
-All variants take turns in every round, and a ratio is taken within its round; the median of all rounds is written to
-docs/debug-cost.md, with the quartiles. `--before` is a binary without any of this, to compare a run with all off with.
+All variants take turns in every round, and a ratio is taken within its round; the median of all
+rounds is written to docs/debug-cost.md, with the quartiles. `--before` is a binary without any of
+this, to compare a run with all off with.
 """
 
 import argparse

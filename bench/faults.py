@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs halflap debug on every fault of tests/faults, so many times each, and writes docs/faults.md."""
+"""Runs halflap debug on every fault of tests/faults, so many times each, and writes
+docs/faults.md."""
 
 import argparse
 import concurrent.futures
@@ -27,7 +28,8 @@ What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/c
 
 
 def tried(case, ranks, times, library):
-    """How often a fault was found, how often the report's command showed it, and how often the report was right."""
+    """How often a fault was found, how often the report's command showed it, and how often the
+    report was right."""
     counts = [0, 0, 0]
     for _ in range(times):
         answer = debug(HALFLAP, case, ranks, library)

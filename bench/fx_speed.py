@@ -3,7 +3,8 @@
 
 Needs torch and halflap in its own Python. Traces forward and backward of a sharded transformer, on
 64 ranks that do not exist, and has `reorder` and `optimize` change both with quick effort. Prints
-seconds of the CPU and of the clock, from the FX graph to the changed one, for each number of layers.
+seconds of the CPU and of the clock, from the FX graph to the changed one, for each number of
+layers.
 """
 
 import argparse

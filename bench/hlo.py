@@ -3,8 +3,8 @@
 
     python3 bench/hlo.py [--halflap BIN] [--effort default]
 
-Measures on the modules in tests/hlo and writes the tables at the end of docs/hlo.md anew. Needs only the
-standard library. Ends with 1 if an order is slower than XLA's or needs more memory.
+Measures on the modules in tests/hlo and writes the tables at the end of docs/hlo.md anew. Needs
+only the standard library. Ends with 1 if an order is slower than XLA's or needs more memory.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def on_chip(found, key):
 
 
 def peak(args, path):
-    """The peak of the entry computation in the module's own order, whether it communicates or not."""
+    """The peak of the entry computation in the module's own order, whether it communicates or
+    not."""
     text = common.run([args.halflap, "simulate", path, "-o", "-"])
     return json.loads(text)["peak_memory"]
 

@@ -1,4 +1,5 @@
-"""Makes small modules with JAX, one for an operation or a few, and compares what halflap-run computes.
+"""Makes small modules with JAX, one for an operation or a few, and compares what halflap-run
+computes.
 
 Every case is lowered and compiled by JAX on the CPU; the module before and after optimisation is
 evaluated by `examples/against_jax` with the same random inputs.

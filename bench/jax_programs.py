@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Whole JAX programs on one to eight devices: what `halflap run` computes beside what JAX computes, on every rank.
+"""Whole JAX programs on one to eight devices: what `halflap run` computes beside what JAX computes,
+on every rank.
 
     python bench/jax_programs.py [--halflap BIN] [--keep FOLDER] [--tests] [NAME...]
 
-Each program is run as it was partitioned and as it was optimised, in our order. Ends with 1 if anything differs or does
-not run. With --tests those that add something to the tests are written to tests/programs anew. Needs jax.
+Each program is run as it was partitioned and as it was optimised, in our order. Ends with 1 if
+anything differs or does not run. With --tests those that add something to the tests are written to
+tests/programs anew. Needs jax.
 """
 
 import argparse
@@ -396,7 +398,8 @@ def floats(array):
 
 
 def difference(given, expected, relative, absolute):
-    """In words what differs; nothing, if all is close. Elements count beside the largest of their array."""
+    """In words what differs; nothing, if all is close. Elements count beside the largest of their
+    array."""
     names = sorted(name for name in expected if name.startswith("out_"))
     for name in names:
         if name not in given:

@@ -3,9 +3,9 @@
 
     PY bench/loops_ahead.py [--halflap BIN]
 
-PY has jax. Lowers a training step of 32 layers under `lax.scan`, with weights cut in eight, for batches
-of different sizes, so that communication takes more or less of the step, and schedules it as it is and
-with `--rewrite pipeline`.
+PY has jax. Lowers a training step of 32 layers under `lax.scan`, with weights cut in eight, for
+batches of different sizes, so that communication takes more or less of the step, and schedules it
+as it is and with `--rewrite pipeline`.
 """
 
 import argparse

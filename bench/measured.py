@@ -6,10 +6,10 @@ results in docs/measured.md.
     python3 bench/measured.py --render
 
 The first PY has torch and halflap, the second jax (it makes modules). Runs bench/testbed for each
-program at each ratio of communication to a step on links without a limit, one after the other, which
-takes over an hour on a quiet machine. PART is torch, tune, rewrites, four or mpi. All figures stay in
-target/measured; --render writes the tables from those again. A part without figures there keeps the
-tables that it has.
+program at each ratio of communication to a step on links without a limit, one after the other,
+which takes over an hour on a quiet machine. PART is torch, tune, rewrites, four or mpi. All figures
+stay in target/measured; --render writes the tables from those again. A part without figures there
+keeps the tables that it has.
 """
 
 import argparse
@@ -229,7 +229,8 @@ def best_candidate(result):
 
 
 def of_best(result):
-    """What was chosen beside the best candidate, as ratios to torch's default in the same rounds."""
+    """What was chosen beside the best candidate, as ratios to torch's default in the same
+    rounds."""
     ratios = {mode: one["ratio"]["value"] for mode, one in result["modes"].items()}
     return ratios["tuned"] / ratios[best_candidate(result)]
 

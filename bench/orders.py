@@ -3,9 +3,9 @@
 
     python3 bench/orders.py [--halflap BIN] [--effort default] [-o docs/orders.md]
 
-Schedules every captured graph of tests/corpus at the input order's own peak, also with all collectives
-twice and half as long, and writes the tables as markdown. Needs only the standard library. Ends with 1
-if a result is slower than the best of torch's.
+Schedules every captured graph of tests/corpus at the input order's own peak, also with all
+collectives twice and half as long, and writes the tables as markdown. Needs only the standard
+library. Ends with 1 if a result is slower than the best of torch's.
 """
 
 import argparse
@@ -70,7 +70,8 @@ def row(args, name, factor, folder):
     seconds = time.monotonic() - started
     common.run([args.halflap, "verify", graph, write(folder, found["order"]), "--memory-budget", "1x"])
     ratio = lambda step: "" if step is None else f"{step / found['bound']:.4f}"
-    # Of the programs as they are, an independent program knows the bound that looks at one stream at a time.
+    # Of the programs as they are, an independent program knows the bound that looks at one stream
+    # at a time.
     one_stream = load(ROOT / "tests" / "corpus" / "judged.json.gz")[name]["bound"] if factor == 1.0 else None
     cells = [
         name, str(len(file["nodes"])), ratio(found["step_time_before"]), ratio(torch), ratio(found["step_time"]),

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How fast the page is: the time to open it, and frame times while zooming, panning and pointing, on large pages.
+"""How fast the page is: the time to open it, and frame times while zooming, panning and pointing,
+on large pages.
 
     PY bench/page.py [--halflap BIN] [--width 1440] [--height 900] [--opens 5]
 
-PY is a python with tests/requirements.txt, such as scripts/test makes below target/. Measured are the schedule of
-fsdp_llama_80 (9,224 nodes, two views), the schedule of a made graph of 50,001 nodes with 16,667 exposed collectives,
-and the first page with two traces of 60,000 slices each. `opened` is the time from the request until the second
-frame after loading is shown, in a new window each time; `script` is the time that the page's own drawing takes in a
-frame, `interval` the time from one frame to the next, in milliseconds; a browser shows a frame every 16.7 ms at best.
+PY is a python with tests/requirements.txt, such as scripts/test makes below target/. Measured are
+the schedule of fsdp_llama_80 (9,224 nodes, two views), the schedule of a made graph of 50,001 nodes
+with 16,667 exposed collectives, and the first page with two traces of 60,000 slices each. `opened`
+is the time from the request until the second frame after loading is shown, in a new window each
+time; `script` is the time that the page's own drawing takes in a frame, `interval` the time from
+one frame to the next, in milliseconds; a browser shows a frame every 16.7 ms at best.
 """
 
 import argparse
@@ -52,8 +54,8 @@ OPENED = """window.opened = new Promise(done => window.addEventListener('load', 
 
 
 def long_graph(path, layers=16_667):
-    """A chain of layers, each of which gathers its weight just before use, and memory for one weight at a time: every
-    gather is exposed."""
+    """A chain of layers, each of which gathers its weight just before use, and memory for one
+    weight at a time: every gather is exposed."""
     nodes, buffers = [], []
 
     def node(name, kind, runtime, deps, **more):

@@ -3,12 +3,12 @@
 
     python3 bench/programs.py --torch-python PY [--programs N] [--seed S] [--wrapper python|cpp|fx]
 
-PY has torch and halflap. A program has its own seed, `S` and up, so `--programs 1` repeats a
-single one. Each is compiled by torch alone and in two of the four ways to order it (free, kept,
-auto, and auto on ranks that do not agree), every eighth in all of them. With `--wrapper fx` there
-is no Inductor: the passes over FX graphs change them (ordered, kept and agreed; merged), and they run
-operator by operator. Exits with 1, and shows the
-programs, if results differ or an order was not used. Needs only the standard library.
+PY has torch and halflap. A program has its own seed, `S` and up, so `--programs 1` repeats a single
+one. Each is compiled by torch alone and in two of the four ways to order it (free, kept, auto, and
+auto on ranks that do not agree), every eighth in all of them. With `--wrapper fx` there is no
+Inductor: the passes over FX graphs change them (ordered, kept and agreed; merged), and they run
+operator by operator. Exits with 1, and shows the programs, if results differ or an order was not
+used. Needs only the standard library.
 """
 
 import argparse

@@ -3,11 +3,11 @@
 
     python3 bench/rewrite_speed.py [--halflap BIN] [--effort EFFORT] [--only NAME]...
 
-Schedules every captured graph of tests/corpus, and one of 20,000 nodes that consists of several, with
-the order alone and with --rewrite all: as they are, and with a millisecond more for each collective,
-where there is more to merge. Prints seconds of processor time and of the clock as a table. Needs only
-the standard library. Ends with 1 if the rewriting search takes more than three times as long in all, or
-60 s for 20,000 nodes.
+Schedules every captured graph of tests/corpus, and one of 20,000 nodes that consists of several,
+with the order alone and with --rewrite all: as they are, and with a millisecond more for each
+collective, where there is more to merge. Prints seconds of processor time and of the clock as a
+table. Needs only the standard library. Ends with 1 if the rewriting search takes more than three
+times as long in all, or 60 s for 20,000 nodes.
 """
 
 import argparse

@@ -3,11 +3,12 @@
 
     python3 bench/rewrites.py [--halflap BIN] [--autoparallel FOLDER] [--only NAME]... [-o docs/rewrite.md]
 
-Schedules every captured graph of tests/corpus at the input order's own peak, with the order alone and
-with --rewrite, as it is and with a millisecond more for each collective, as rings over hundreds of ranks
-take. FOLDER has graphs NAME.graph.json.gz with run times NAME.times.json of other projects, which are
-measured at 1.05 of the input order's peak, by those times and by our own model of links. Needs only the
-standard library. Ends with 1 if a rewritten program is slower than the order alone.
+Schedules every captured graph of tests/corpus at the input order's own peak, with the order alone
+and with --rewrite, as it is and with a millisecond more for each collective, as rings over hundreds
+of ranks take. FOLDER has graphs NAME.graph.json.gz with run times NAME.times.json of other
+projects, which are measured at 1.05 of the input order's peak, by those times and by our own model
+of links. Needs only the standard library. Ends with 1 if a rewritten program is slower than the
+order alone.
 """
 
 import argparse

@@ -3,10 +3,11 @@
 
     python3 bench/run.py [--halflap BIN] [--repeats 9] [--steps 21] [--jax PYTHON]
 
-Writes docs/run-results.md anew, in some minutes. Needs only the standard library; with Open MPI's mpirun it measures on MPI
-ranks, too, and with a Python that has jax on transformers (bench/jax_fsdp.py). Ends with 1 if the ratio of step times on
-emulated links is more than 10% from the simulated one, or a step of a plan costs 2 us. Other work on the machine spoils it:
-for as much as the system allows, what is measured goes before others.
+Writes docs/run-results.md anew, in some minutes. Needs only the standard library; with Open MPI's
+mpirun it measures on MPI ranks, too, and with a Python that has jax on transformers
+(bench/jax_fsdp.py). Ends with 1 if the ratio of step times on emulated links is more than 10% from
+the simulated one, or a step of a plan costs 2 us. Other work on the machine spoils it: for as much
+as the system allows, what is measured goes before others.
 """
 
 import argparse
@@ -114,7 +115,8 @@ def balanced(halflap, path):
 
 
 def both(halflap, path, options):
-    """A module on threads with a link that balances it, and on MPI; gives rows, and how far the first is off."""
+    """A module on threads with a link that balances it, and on MPI; gives rows, and how far the
+    first is off."""
     link = balanced(halflap, path)
     command = [halflap, "run", path, "--compare", "--steps", options.steps, "--memory-budget", "2x"]
     runs = repeated([*command, "--emulate-link", link], options.repeats)

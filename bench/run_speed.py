@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Training steps of transformers and other programs: JAX's own step time beside that of `halflap run`, on the same cores.
+"""Training steps of transformers and other programs: JAX's own step time beside that of `halflap
+run`, on the same cores.
 
     python bench/run_speed.py [--halflap BIN] [--width 512] [--layers 2] [--rounds 7] [--keep FOLDER] [NAME...]
 
-Makes the modules with JAX (one device; FSDP and tensor parallel on several devices of the host), runs JAX and halflap
-in turns, and writes docs/run-speed.md anew: the median of the ratios of all rounds, and the kernels that take most.
-Needs jax.
+Makes the modules with JAX (one device; FSDP and tensor parallel on several devices of the host),
+runs JAX and halflap in turns, and writes docs/run-speed.md anew: the median of the ratios of all
+rounds, and the kernels that take most. Needs jax.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""A sharded model with many small parameters, for the testbed: `--models bench/small_parameters.py`.
+"""A sharded model with many small parameters, for the testbed: `--models
+bench/small_parameters.py`.
 
-Every weight, bias and scale of 12 layers is a parameter of its own, gathered where it is used, so that
-most of the time of its collectives is latency.
+Every weight, bias and scale of 12 layers is a parameter of its own, gathered where it is used, so
+that most of the time of its collectives is latency.
 """
 
 import models

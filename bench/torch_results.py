@@ -3,8 +3,8 @@
 
     PY bench/torch_results.py [--only MODEL] [--patience SECONDS]
 
-PY has torch 2.15 and the wheel (scripts/test makes such an environment). Each model is compiled in every way by
-bench/compiling.py, in a process of its own.
+PY has torch 2.15 and the wheel (scripts/test makes such an environment). Each model is compiled in
+every way by bench/compiling.py, in a process of its own.
 """
 
 import argparse
@@ -46,7 +46,8 @@ LARGE = ("fsdp", 148, 1024, 8, 256, 8)
 
 
 def compiled(model, ways, patience):
-    """What bench/compiling.py finds in each way; a way that it does not come to has nothing but a problem."""
+    """What bench/compiling.py finds in each way; a way that it does not come to has nothing but a
+    problem."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "figures.json"
         command = [sys.executable, HERE / "compiling.py", *map(str, model), *ways, "-o", output]

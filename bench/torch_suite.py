@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/corpus/torch_suite.json.gz: programs as in torch's own tests of its passes, and torch's orders of them.
+"""Makes tests/corpus/torch_suite.json.gz: programs as in torch's own tests of its passes, and
+torch's orders of them.
 
     PY bench/torch_suite.py [-o OUT.json.gz]
 
-PY has torch 2.15 and the wheel. The programs are those of `test_compute_comm_reordering.py` (two ranks) and
-`test_inductor_collectives.py` (one rank) in torch's `test/distributed`, compiled for the CPU with a process group
-that does nothing. crates/halflap/tests/torch_suite.rs has what those tests assert.
+PY has torch 2.15 and the wheel. The programs are those of `test_compute_comm_reordering.py` (two
+ranks) and `test_inductor_collectives.py` (one rank) in torch's `test/distributed`, compiled for the
+CPU with a process group that does nothing. crates/halflap/tests/torch_suite.rs has what those tests
+assert.
 """
 
 import argparse

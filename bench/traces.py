@@ -1,11 +1,12 @@
-"""Checks `halflap analyze` on real traces against a plain sweep, and beside Holistic Trace Analysis.
+"""Checks `halflap analyze` on real traces against a plain sweep, and beside Holistic Trace
+Analysis.
 
     python3 bench/traces.py [DIR] [--halflap BIN] [--hta-python PY]
 
 DIR holds traces (*.json, *.json.gz; ../shared/traces beside the repository if not given). The sweep
 (tests/analyze/sweep.py) must agree to the nanosecond. HTA runs under a Python that has it (pip
-install -r tests/requirements-hta.txt, 500 MB), if one is named, and must agree on the same events in
-whole microseconds.
+install -r tests/requirements-hta.txt, 500 MB), if one is named, and must agree on the same events
+in whole microseconds.
 """
 
 import argparse

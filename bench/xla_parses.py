@@ -2,9 +2,9 @@
 
     python3 bench/xla_parses.py [MODULE.txt[.gz] ...]
 
-Without arguments, all modules in tests/hlo. Needs jaxlib (pip install jaxlib), which is not part of the
-test command. For each module XLA must read the text, and count the same instructions by opcode, but for the
-collectives that are asynchronous now.
+Without arguments, all modules in tests/hlo. Needs jaxlib (pip install jaxlib), which is not part of
+the test command. For each module XLA must read the text, and count the same instructions by opcode,
+but for the collectives that are asynchronous now.
 """
 
 import collections
@@ -29,7 +29,8 @@ def read(path):
 
 
 def opcodes(text):
-    """How many instructions XLA finds of each opcode, with starts and ends counted as one collective."""
+    """How many instructions XLA finds of each opcode, with starts and ends counted as one
+    collective."""
     printed = _hlo.hlo_module_from_text(text).to_string()
     found = collections.Counter(re.findall(r"^ .*? = (?:\(.*?\)|\S+) ([a-z][a-z0-9-]*)\(", printed, re.M))
     for opcode in list(found):

@@ -1,11 +1,13 @@
-"""Asks XLA and halflap to read every HLO text in a checkout of openxla/xla, and counts who refuses what, and why.
+"""Asks XLA and halflap to read every HLO text in a checkout of openxla/xla, and counts who refuses
+what, and why.
 
     python3 bench/xla_texts.py CHECKOUT [--halflap PATH] [--keep FOLDER] [--show N]
 
-Texts are raw strings of C++ sources and the contents of .hlo and .txt files; files with several modules, divided
-by lines of dashes, are several texts. Each text counts once. XLA's parser is jaxlib's (pip install jaxlib), in
-processes of its own, because some texts end it. Nothing is downloaded, and nothing of the checkout is kept, unless
---keep names a folder for the texts that XLA reads and halflap does not.
+Texts are raw strings of C++ sources and the contents of .hlo and .txt files; files with several
+modules, divided by lines of dashes, are several texts. Each text counts once. XLA's parser is
+jaxlib's (pip install jaxlib), in processes of its own, because some texts end it. Nothing is
+downloaded, and nothing of the checkout is kept, unless --keep names a folder for the texts that XLA
+reads and halflap does not.
 """
 
 import argparse

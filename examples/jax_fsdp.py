@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A training step of a small transformer with JAX, its parameters sharded over eight devices of this host.
+"""A training step of a small transformer with JAX, its parameters sharded over eight devices of
+this host.
 
 python examples/jax_fsdp.py [--report FILE.html]
 
-halflap takes the program that XLA partitioned, finds a better order for it, and computes it with its own
-runtime, eight ranks as threads: the numbers are JAX's.
+halflap takes the program that XLA partitioned, finds a better order for it, and computes it with
+its own runtime, eight ranks as threads: the numbers are JAX's.
 """
 
 import argparse

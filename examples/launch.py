@@ -1,4 +1,5 @@
-"""What the examples for torch share: ranks as processes on this machine, and what they are asked for."""
+"""What the examples for torch share: ranks as processes on this machine, and what they are asked
+for."""
 
 from __future__ import annotations
 

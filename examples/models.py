@@ -2,11 +2,12 @@
 
 Each block takes and gives a rank's own tokens, `[tokens, width]`:
 
-- `fsdp`: parameters are sharded over all ranks and gathered where they are used, once more in the backward
-  pass; gradients are reduced and scattered.
-- `tensor_parallel`: each rank has some heads and a part of the hidden width; tokens are gathered before and
-  scattered after both halves.
-- `expert_parallel`: attention as in `fsdp`, and one expert on each rank, to which tokens are sent and back.
+- `fsdp`: parameters are sharded over all ranks and gathered where they are used, once more in the
+  backward pass; gradients are reduced and scattered.
+- `tensor_parallel`: each rank has some heads and a part of the hidden width; tokens are gathered
+  before and scattered after both halves.
+- `expert_parallel`: attention as in `fsdp`, and one expert on each rank, to which tokens are sent
+  and back.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class TensorParallelBlock(nn.Module):
 
 
 class ExpertParallelBlock(nn.Module):
-    """Attention with sharded parameters, then an expert on each rank; a rank's tokens go to all in turn."""
+    """Attention with sharded parameters, then an expert on each rank; a rank's tokens go to all in
+    turn."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()

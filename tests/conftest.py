@@ -1,4 +1,5 @@
-"""What all tests share: how torch compiles kernels in them, and how they are spread over several processes."""
+"""What all tests share: how torch compiles kernels in them, and how they are spread over several
+processes."""
 
 import os
 import pathlib
@@ -17,7 +18,8 @@ APART = {"test_debug.py", "test_examples.py", "test_faults.py", "test_guide.py"}
 
 
 def pytest_collection_modifyitems(items):
-    """For `scripts/test`, which runs tests side by side: groups that stay together, and what takes longest first."""
+    """For `scripts/test`, which runs tests side by side: groups that stay together, and what takes
+    longest first."""
     items.sort(key=starts)
     for item in items:
         if item.path.name not in APART:

@@ -1,7 +1,7 @@
 """What torch does to FX graphs: its scheduling, its bucketing, and its buckets by module.
 
-Its scheduling is given estimates that fit what was measured on this machine: on a CPU torch's own are
-those of a GPU, or 0, so that it would order blindly.
+Its scheduling is given estimates that fit what was measured on this machine: on a CPU torch's own
+are those of a GPU, or 0, so that it would order blindly.
 """
 
 from collections import defaultdict
@@ -84,7 +84,8 @@ def scheduling(rates, merges):
 
 
 def bucketing():
-    """Settings with which all collectives that may be merged are, before torch's default overlap."""
+    """Settings with which all collectives that may be merged are, before torch's default
+    overlap."""
     kinds = ("all_gathers", "reduce_scatters", "all_reduces")
     return config.patch({f"bucket_{kind}_fx": "all" for kind in kinds})
 

@@ -240,9 +240,9 @@ class Rank:
 
 @contextlib.contextmanager
 def scheduled(measured):
-    """Collects every graph with collectives that Inductor generates code for, with the names of
-    its nodes in their final order. Of a graph that has two programs, the second one, the free order,
-    is what runs once ranks agree."""
+    """Collects every graph with collectives that Inductor generates code for, with the names of its
+    nodes in their final order. Of a graph that has two programs, the second one, the free order, is
+    what runs once ranks agree."""
     #: By lowered graph.
     programs = {}
     generate = scheduler.Scheduler.codegen

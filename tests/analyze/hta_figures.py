@@ -1,8 +1,9 @@
-"""Prints what Holistic Trace Analysis says of one trace: span, compute and idle in us, overlap in %.
+"""Prints what Holistic Trace Analysis says of one trace: span, compute and idle in us, overlap in
+%.
 
-Runs under a Python that has HTA. HTA leaves out kernels that were launched outside of the profiler's
-steps, and rounds begins and durations to microseconds apart from each other: give it a trace
-that `level` has made, so that both count the same.
+Runs under a Python that has HTA. HTA leaves out kernels that were launched outside of the
+profiler's steps, and rounds begins and durations to microseconds apart from each other: give it a
+trace that `level` has made, so that both count the same.
 """
 
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 
 
 def level(trace):
-    """The trace without the profiler's step marks, and with begins and ends in whole microseconds."""
+    """The trace without the profiler's step marks, and with begins and ends in whole
+    microseconds."""
     events = []
     for event in trace["traceEvents"]:
         if str(event.get("name", "")).startswith("ProfilerStep"):

@@ -1,8 +1,8 @@
 """The figures of `halflap analyze`, computed another way: a plain sweep over all begins and ends.
 
 No unions, no binary search: the begins and ends of all GPU events are sorted, and at every moment
-in between it is counted what runs. In a trace without GPU events, each thread of the CPU is asked at
-every moment what it computes. Shares no code and no method with the Rust side.
+in between it is counted what runs. In a trace without GPU events, each thread of the CPU is asked
+at every moment what it computes. Shares no code and no method with the Rust side.
 """
 
 import gzip
@@ -128,7 +128,8 @@ def totals(events):
 
 
 def charges(events):
-    """What every collective is charged with: each exposed moment goes to the one that began first."""
+    """What every collective is charged with: each exposed moment goes to the one that began
+    first."""
     collectives = [e for e in events if e[2] == "communication"]
     moments = sorted({m for e in events for m in e[:2]})
     starts = sorted(((e[0], i) for i, e in enumerate(collectives)))

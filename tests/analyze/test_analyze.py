@@ -108,7 +108,8 @@ def test_figures_agree_with_a_sweep(tmp_path, seed, make):
 
 
 def test_a_real_cpu_trace(tmp_path):
-    """One step of examples/models.py's fsdp, compiled, on two ranks over gloo (torch 2.15, shapes recorded)."""
+    """One step of examples/models.py's fsdp, compiled, on two ranks over gloo (torch 2.15, shapes
+    recorded)."""
     paths = [Path(__file__).parent / f"fsdp_gloo_{rank}.json.gz" for rank in (0, 1)]
     file = analyze(*paths, "--profile-out", tmp_path / "times.json", "--report", tmp_path / "page.html")
     for rank, path in zip(file["ranks"], paths):

@@ -1,4 +1,5 @@
-"""A browser for all tests, pages as the command makes them, and a watch on everything a page says or asks for."""
+"""A browser for all tests, pages as the command makes them, and a watch on everything a page says
+or asks for."""
 
 import os
 import pathlib

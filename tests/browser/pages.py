@@ -1,4 +1,5 @@
-"""Pages from the outside: a browser's page with what tests ask of it, and the data inside a file."""
+"""Pages from the outside: a browser's page with what tests ask of it, and the data inside a
+file."""
 
 import json
 import re

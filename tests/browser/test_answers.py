@@ -1,4 +1,5 @@
-"""What the page answers: what can be done, where any operation is, what lies in a range, who holds the memory."""
+"""What the page answers: what can be done, where any operation is, what lies in a range, who holds
+the memory."""
 
 import json
 import re
@@ -155,7 +156,8 @@ def test_buffers_are_bands_of_the_memory_curve(report, open_page):
     page = open_page(report("schedule", "fsdp_llama_2")[0])
     classes = page.data["buffers"]["class"]
     assert {0, 1, 2, 3} >= set(classes) and 1 in classes and 3 in classes
-    # The largest buffer at the peak begins at the bottom or above others of its kind: somewhere there is a band.
+    # The largest buffer at the peak begins at the bottom or above others of its kind: somewhere
+    # there is a band.
     found = page.page.evaluate(
         """() => {
             const box = document.getElementById('stage').getBoundingClientRect();

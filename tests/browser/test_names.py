@@ -22,7 +22,8 @@ ATTACKS = [
 
 
 def program():
-    """A collective with its wait between compute, all under bad names; each step waits for the one before."""
+    """A collective with its wait between compute, all under bad names; each step waits for the one
+    before."""
     nodes, buffers = [], []
 
     def add(kind, number, deps, **more):

@@ -1,7 +1,8 @@
 """Faulty modules: what each does, and what is to blame.
 
-A body has the lines of an entry computation on arrays `p` and `q` of 64 numbers each; what is at fault is called `bad`,
-what comes before it and after it has other names. On several ranks its result goes through an all-reduce."""
+A body has the lines of an entry computation on arrays `p` and `q` of 64 numbers each; what is at
+fault is called `bad`, what comes before it and after it has other names. On several ranks its
+result goes through an all-reduce."""
 
 import dataclasses
 import struct
@@ -106,7 +107,8 @@ def kept(name, what, keeps, uses):
 
 
 def loop(name, what, turn, start="before", **more):
-    """A loop that runs while its counter is below 6; a turn is lines that make `k` of `j`, and `y` of `x`."""
+    """A loop that runs while its counter is below 6; a turn is lines that make `k` of `j`, and `y`
+    of `x`."""
     state = "(s32[], f32[64])"
     computations = f"""
 goes {{

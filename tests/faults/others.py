@@ -1,5 +1,6 @@
-"""Faults of other kinds: messages between ranks, ragged collectives, further misuse of memory, threads and the clock by
-custom calls, complex numbers; and correct programs like them. As in cases.py, what is at fault is called `bad`."""
+"""Faults of other kinds: messages between ranks, ragged collectives, further misuse of memory,
+threads and the clock by custom calls, complex numbers; and correct programs like them. As in
+cases.py, what is at fault is called `bad`."""
 
 from cases import CUSTOM, Case, call, loop, memory, plain
 from spread import ALL, STEP, infinity, ranks_of
@@ -54,12 +55,14 @@ def ragged(name, first, count, place, expected, source="before"):
 
 
 EVENLY = [8 * rank for rank in range(8)]
-# A rank's rows go to the place of its number at each receiver, so the places differ from rank to rank.
+# A rank's rows go to the place of its number at each receiver, so the places differ from rank to
+# rank.
 SHIFT = "  id = u32[] partition-id()\n  mine = s32[] convert(id)\n  wide = s32[8] broadcast(mine), dimensions={}\n"
 
 
 def own_rows(name, source):
-    """Every rank sends row r of `source` to rank r, where it comes to the place of the sender's number."""
+    """Every rank sends row r of `source` to rank r, where it comes to the place of the sender's
+    number."""
     return (
         SHIFT
         + "  first = s32[8] constant({0, 1, 2, 3, 4, 5, 6, 7})\n  ones = s32[8] constant({1, 1, 1, 1, 1, 1, 1, 1})\n"

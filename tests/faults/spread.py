@@ -1,5 +1,6 @@
-"""Faults that spread before they show: through collectives of some ranks, through loops, branches and calls, beside
-infinities that are meant; and correct programs that look like them. As in cases.py, what is at fault is called `bad`."""
+"""Faults that spread before they show: through collectives of some ranks, through loops, branches
+and calls, beside infinities that are meant; and correct programs that look like them. As in
+cases.py, what is at fault is called `bad`."""
 
 from cases import CUSTOM, ONES, Case, call, loop, npy, plain
 
@@ -25,8 +26,9 @@ def ranks_of(**numbers):
 
 
 def two_makers(travel, masked):
-    """`mild` is infinite on rank 1 and `bad` on rank 5; what `travel` makes of both is masked on the ranks that `masked`
-    names by a comparison with 4, so that rank 1's does not reach a result."""
+    """`mild` is infinite on rank 1 and `bad` on rank 5; what `travel` makes of both is masked on
+    the ranks that `masked` names by a comparison with 4, so that rank 1's does not reach a
+    result."""
     return (
         ranks_of(one=1, five=5)
         + HUGE

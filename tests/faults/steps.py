@@ -1,5 +1,6 @@
-"""Faults of training and inference steps, as people write them: softmax, norms, optimizers, mixed precision, linear
-algebra, caches; and correct programs like them. As in cases.py, what is at fault is called `bad`."""
+"""Faults of training and inference steps, as people write them: softmax, norms, optimizers, mixed
+precision, linear algebra, caches; and correct programs like them. As in cases.py, what is at fault
+is called `bad`."""
 
 from cases import CUSTOM, Case, plain
 from spread import EVEN, HALVES, INF, NAN, REDUCE, infinity, ranks_of

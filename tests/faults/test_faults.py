@@ -1,4 +1,5 @@
-"""Every fault is found, and its kernel, collective or buffer named; what is right raises no alarm."""
+"""Every fault is found, and its kernel, collective or buffer named; what is right raises no
+alarm."""
 
 import json
 import subprocess

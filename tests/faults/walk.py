@@ -19,7 +19,8 @@ def build(folder):
 
 
 def debug(halflap, case, ranks, library):
-    """What halflap debug says of a case: its exit code, its JSON, and what it printed to standard error."""
+    """What halflap debug says of a case: its exit code, its JSON, and what it printed to standard
+    error."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         module = folder / "module.txt"
@@ -62,7 +63,8 @@ def wrong(case, answer):
 
 
 def shows_as_said(answer):
-    """Whether the command of the report does what the report says of it. A wrong input is refused, with code 2."""
+    """Whether the command of the report does what the report says of it. A wrong input is refused,
+    with code 2."""
     _, report, _, shown = answer
     refused = shown == 2 and report["finding"]["kind"] != "wrong-input"
     return report["finding"]["shows_again"] == (shown != 0 and not refused)

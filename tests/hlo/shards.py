@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What tests/mpi/expected.py needs of modules that are all the same training step on the same arrays.
+"""What tests/mpi/expected.py needs of modules that are all the same training step on the same
+arrays.
 
     python3 tests/hlo/shards.py FOLDER
 
-FOLDER has a folder for each module, with manifest.json (which part of which array each rank holds) and ranks.npz (those
-parts). Writes shards.json: for every module the whole arrays that its ranks take and give, and along which dimension each is
-cut; and for modules whose whole arrays are not those of fsdp_L2 within 1e-7 the others, as NAME.whole.npz. Needs numpy.
+FOLDER has a folder for each module, with manifest.json (which part of which array each rank holds)
+and ranks.npz (those parts). Writes shards.json: for every module the whole arrays that its ranks
+take and give, and along which dimension each is cut; and for modules whose whole arrays are not
+those of fsdp_L2 within 1e-7 the others, as NAME.whole.npz. Needs numpy.
 """
 
 import json
@@ -30,7 +32,8 @@ def plain(path, layers):
 
 
 def cut(entry):
-    """The dimension along which ranks have equal parts in their sequence; nothing, where each has all."""
+    """The dimension along which ranks have equal parts in their sequence; nothing, where each has
+    all."""
     parts = [[tuple(bounds) for bounds in index] for index in entry["index"]]
     full = [(0, length) for length in entry["shape"]]
     if all(part == full for part in parts):

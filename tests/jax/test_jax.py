@@ -1,6 +1,8 @@
-"""halflap.jax with real JAX, on eight devices of this host: the same numbers, whatever is sharded how.
+"""halflap.jax with real JAX, on eight devices of this host: the same numbers, whatever is sharded
+how.
 
-Needs jax and the wheel; scripts/test makes an environment with both. Without jax there is nothing to test.
+Needs jax and the wheel; scripts/test makes an environment with both. Without jax there is nothing
+to test.
 """
 
 import os

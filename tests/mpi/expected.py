@@ -1,5 +1,6 @@
-"""What every rank of a module takes and must give, from whole arrays: the modules of tests/hlo with expected outputs are one
-training step, cut in several ways. tests/hlo/shards.py wrote what is read here."""
+"""What every rank of a module takes and must give, from whole arrays: the modules of tests/hlo with
+expected outputs are one training step, cut in several ways. tests/hlo/shards.py wrote what is read
+here."""
 
 import functools
 import json

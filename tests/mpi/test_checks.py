@@ -1,4 +1,5 @@
-"""What a run finds wrong, on ranks that are processes of Open MPI: the same rank and kernel as on threads."""
+"""What a run finds wrong, on ranks that are processes of Open MPI: the same rank and kernel as on
+threads."""
 
 import json
 import shutil

@@ -1,5 +1,5 @@
-"""Ranks that are processes of Open MPI, beside ranks that are threads: the numbers of JAX, and an end to everything that goes
-wrong."""
+"""Ranks that are processes of Open MPI, beside ranks that are threads: the numbers of JAX, and an
+end to everything that goes wrong."""
 
 import json
 import os
@@ -204,8 +204,8 @@ def some_ranks(mpirun):
 
 
 def errors_of(mpirun, ranks, before):
-    """What was said until the end. PMIx of Debian 12 sometimes deadlocks in mpirun's own end, when all ranks have gone: then it
-    is ended here."""
+    """What was said until the end. PMIx of Debian 12 sometimes deadlocks in mpirun's own end, when
+    all ranks have gone: then it is ended here."""
     try:
         return mpirun.communicate(timeout=30)[1]
     except subprocess.TimeoutExpired:

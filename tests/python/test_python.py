@@ -1,4 +1,5 @@
-"""The wheel: what its functions give is what the command gives, errors included. Needs the wheel; not torch."""
+"""The wheel: what its functions give is what the command gives, errors included. Needs the wheel;
+not torch."""
 
 import gzip
 import json

@@ -136,7 +136,8 @@ def test_reasons_are_whole_at_any_width():
 
 
 def interrupted(tmp_path, is_repeated):
-    """Ends a long search as Ctrl-C does, once or until it has ended; gives the process, and what it said."""
+    """Ends a long search as Ctrl-C does, once or until it has ended; gives the process, and what it
+    said."""
     arguments = ["schedule", corpus("fsdp_llama_80"), "--effort", "thorough", "-o", tmp_path / "out.json"]
     process = subprocess.Popen([HALFLAP, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(3)

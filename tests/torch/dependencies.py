@@ -54,11 +54,13 @@ def reduced_in_place(a):
 
 
 def check_readers_come_before_who_overwrites():
-    """Torch 2.15 marks that as fake. Without locality the all-reduce is done in place, after its readers."""
+    """Torch 2.15 marks that as fake. Without locality the all-reduce is done in place, after its
+    readers."""
     found = Captured(reduced_in_place, torch.ones(4, 4), reorder_for_locality=False)
     [reduce] = [node for node in found.nodes if node.get("collective", {}).get("op", "").startswith("all_reduce")]
     binding = [found.maker[dep["buffer"]] for dep in reduce["deps"] if dep["kinds"] != ["order"]]
-    # What it overwrites was made by a product; a relu reads it, and an all-gather until it is waited for.
+    # What it overwrites was made by a product; a relu reads it, and an all-gather until it is
+    # waited for.
     assert {node["kind"] for node in binding} == {"compute", "wait"}, binding
     assert any("relu" in name for node in binding for name in node["ops"]), binding
 
@@ -69,7 +71,8 @@ def overlapped(a, b):
 
 
 def hide(graph):
-    """As torch's FX-level scheduling does it: the gather, the first product, the wait. It wants a GPU itself."""
+    """As torch's FX-level scheduling does it: the gather, the first product, the wait. It wants a
+    GPU itself."""
     named = {getattr(node.target, "__name__", "").split(".")[0]: node for node in reversed(graph.nodes)}
     gather, product, wait = named["all_gather_into_tensor"], named["mm"], named["wait_tensor"]
     preserve_node_ordering(graph, {product: OrderedSet([gather]), wait: OrderedSet([product])})

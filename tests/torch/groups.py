@@ -1,4 +1,5 @@
-"""Process groups that are no names but objects in the graph. Nothing communicates, and no kernel is compiled."""
+"""Process groups that are no names but objects in the graph. Nothing communicates, and no kernel is
+compiled."""
 
 import json
 import pathlib

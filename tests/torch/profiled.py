@@ -1,5 +1,5 @@
-"""Captures one program with run times from a trace, from a function and from the model, and with torch's FX-level
-scheduling before halflap's, on one rank of a group that does nothing."""
+"""Captures one program with run times from a trace, from a function and from the model, and with
+torch's FX-level scheduling before halflap's, on one rank of a group that does nothing."""
 
 import pathlib
 import sys

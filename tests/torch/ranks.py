@@ -18,8 +18,8 @@ PYTHON = os.environ.get("HALFLAP_TORCH_PYTHON")
 
 
 def launch(task, folder, *, ranks=4, seconds=900):
-    """Runs a task of worker.py, or of tasks_AREA.py as `AREA.function`, on so many ranks, each a process of its own; all
-    must end well and in time."""
+    """Runs a task of worker.py, or of tasks_AREA.py as `AREA.function`, on so many ranks, each a
+    process of its own; all must end well and in time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -32,8 +32,8 @@ def launch(task, folder, *, ranks=4, seconds=900):
 
 
 def run_script(name, folder, *arguments, seconds=600):
-    """Runs a script of this folder in a process of its own, which must end well. `folder` is its first argument, and
-    has its compile cache."""
+    """Runs a script of this folder in a process of its own, which must end well. `folder` is its
+    first argument, and has its compile cache."""
     environment = {**common_environment(), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     asked_for = {"script": str(HERE / f"{name}.py"), "arguments": [*map(str, (folder, *arguments))]}
     run_all([Job(folder / name, environment, asked_for)], seconds)
@@ -92,7 +92,8 @@ def run_all(jobs, seconds):
 
 
 def await_all(jobs, deadline):
-    """Waits until all have ended well, and else says how each stands: the first to fail need not be at fault."""
+    """Waits until all have ended well, and else says how each stands: the first to fail need not be
+    at fault."""
     while True:
         codes = [int(job.ended.read_text()) if job.ended.exists() else None for job in jobs]
         if not any(codes) and None not in codes:
@@ -112,7 +113,8 @@ def common_environment():
         # The models are those of the examples.
         "PYTHONPATH": os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")])),
         "GLOO_SOCKET_IFNAME": "lo",
-        # Kernels are compiled in the process: pools of workers for each rank would cost more than they gain.
+        # Kernels are compiled in the process: pools of workers for each rank would cost more than
+        # they gain.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

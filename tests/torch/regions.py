@@ -1,4 +1,5 @@
-"""Collectives in nested regions, which are graphs of their own. Nothing communicates, and no kernel is compiled."""
+"""Collectives in nested regions, which are graphs of their own. Nothing communicates, and no kernel
+is compiled."""
 
 import warnings
 

@@ -1,4 +1,5 @@
-"""Switches halflap on and off, and looks at torch's settings from this thread and another. Nothing communicates."""
+"""Switches halflap on and off, and looks at torch's settings from this thread and another. Nothing
+communicates."""
 
 import pickle
 import threading

@@ -57,8 +57,8 @@ def unchanged(gm, inputs):
 
 
 class Variants:
-    """What AOTAutograd traces, once, as it is and after each of several changes: tracing takes longer
-    than all changes. One of them runs at a time."""
+    """What AOTAutograd traces, once, as it is and after each of several changes: tracing takes
+    longer than all changes. One of them runs at a time."""
 
     def __init__(self, changes):
         self.changes = {"unchanged": unchanged, **changes}

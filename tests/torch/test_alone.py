@@ -1,5 +1,5 @@
-"""What a single process of real torch shows, mostly as one rank of a group that does nothing. Each script says what it
-is about, and checks it itself."""
+"""What a single process of real torch shows, mostly as one rank of a group that does nothing. Each
+script says what it is about, and checks it itself."""
 
 import pytest
 from ranks import PYTHON, run_script

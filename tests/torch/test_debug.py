@@ -1,4 +1,5 @@
-"""halflap debug on torch programs: the kernel, the values, the line; and no alarm where nothing is wrong.
+"""halflap debug on torch programs: the kernel, the values, the line; and no alarm where nothing is
+wrong.
 
 HALFLAP_TORCH_PYTHON names the Python that has torch."""
 
@@ -14,7 +15,8 @@ LIFETIMES = PROGRAMS.parents[2] / "crates/halflap-cli/src/execution/debug/torch/
 
 
 def debug(folder, program, *arguments, timeout="600s", threads="1"):
-    """The exit code and what was found. Torch's own pools of compilers take longer to start than these programs do."""
+    """The exit code and what was found. Torch's own pools of compilers take longer to start than
+    these programs do."""
     python = os.environ["HALFLAP_TORCH_PYTHON"]
     program = program if program == "-m" else PROGRAMS / program
     options = ["--json", "--timeout", timeout, "--artifacts", folder / "kept"]

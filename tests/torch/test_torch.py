@@ -105,7 +105,8 @@ def test_captured_graphs_say_what_runs(again, folder):
     assert kinds.count("collective") == kinds.count("wait") == 4
     assert [group["ranks"] for group in graph["groups"].values()] == [[0, 1]]
     products = [node["flops"] for node in graph["nodes"] if node.get("gemm_like")]
-    # Of 2 * 32 tokens: two heads' queries, keys and values, what becomes of them, half of the hidden width twice.
+    # Of 2 * 32 tokens: two heads' queries, keys and values, what becomes of them, half of the
+    # hidden width twice.
     assert sorted(products) == sorted(2 * 64 * 64 * out for out in (96, 32, 128, 128))
     issued = [node["collective"] for node in graph["nodes"] if node["kind"] == "collective"]
     assert all(collective["bytes"] == 64 * 64 * 4 for collective in issued)

@@ -1,8 +1,9 @@
-"""Forks processes that have torch at once: importing it and compiling for the first time takes longer than most tests.
+"""Forks processes that have torch at once: importing it and compiling for the first time takes
+longer than most tests.
 
-A line of standard input asks for one, as JSON: the `task` of a rank, or a `script` and its `arguments`; its
-`environment`; where its output goes (`log`), and where it is written how it ended (`ended`). What is forked is a
-process of its own; nothing is left of it for the next.
+A line of standard input asks for one, as JSON: the `task` of a rank, or a `script` and its
+`arguments`; its `environment`; where its output goes (`log`), and where it is written how it ended
+(`ended`). What is forked is a process of its own; nothing is left of it for the next.
 """
 
 import json
@@ -22,7 +23,8 @@ import halflap.torch  # noqa: F401
 
 
 def warm_up():
-    """Has torch do what it does once in a process. No backward pass: threads that it starts would not be forked."""
+    """Has torch do what it does once in a process. No backward pass: threads that it starts would
+    not be forked."""
     torch.set_num_threads(1)
     torch.compile(lambda x: torch.nn.functional.gelu(x @ x).softmax(-1))(torch.ones(64, 64))
     torch._dynamo.reset()
@@ -52,7 +54,8 @@ def become(job):
         os.dup2(given, taken)
     os.environ.clear()
     os.environ.update(job["environment"])
-    # Torch makes new threads for those that were not forked, and fails if two threads have it do that at once.
+    # Torch makes new threads for those that were not forked, and fails if two threads have it do
+    # that at once.
     torch.set_num_threads(1)
     if "script" in job:
         sys.argv = [job["script"], *job["arguments"]]

@@ -99,7 +99,8 @@ def again():
 
 
 def differ():
-    """Ranks that are compared: with the same options, and one with others. Then a pass that fails."""
+    """Ranks that are compared: with the same options, and one with others. Then a pass that
+    fails."""
     halflap.torch.enable(check_ranks=True)
     result = {"agreed": trained("tensor_parallel", compiled=True, steps=1)}
     halflap.torch.enable(check_ranks=True, memory_budget="1.5x" if RANK == 1 else "1x")

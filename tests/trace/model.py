@@ -1,5 +1,5 @@
-"""When everything runs and what is alive, worked out from docs/formats.md and docs/optimizer.md alone: what the
-traces are compared with. Plain and slow on purpose."""
+"""When everything runs and what is alive, worked out from docs/formats.md and docs/optimizer.md
+alone: what the traces are compared with. Plain and slow on purpose."""
 
 
 def streams(graph):

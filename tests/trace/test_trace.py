@@ -1,4 +1,5 @@
-"""Traces, decoded with Perfetto's published schema, against an independent account of the same orders."""
+"""Traces, decoded with Perfetto's published schema, against an independent account of the same
+orders."""
 
 import collections
 import json

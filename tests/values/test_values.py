@@ -20,7 +20,8 @@ def bits(array):
 
 
 def saved(folder, **wanted):
-    """The only saved array of which this is known, as numpy reads it, and what the index says of it."""
+    """The only saved array of which this is known, as numpy reads it, and what the index says of
+    it."""
     rank = folder / "values" / f"rank_{wanted.pop('rank', 0)}"
     index = json.loads((rank / "index.json").read_text())
     assert index["format"] == "halflap.values/1"

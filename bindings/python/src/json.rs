@@ -1,5 +1,5 @@
-//! Values of Python as JSON, several times as fast as Python's own module writes it: graphs of thousands of nodes
-//! are handed over while somebody waits for a program to compile.
+//! Values of Python as JSON, several times as fast as Python's own module writes it: graphs of
+//! thousands of nodes are handed over while somebody waits for a program to compile.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

@@ -368,8 +368,8 @@ type KernelWork = (f64, i64);
 /// A collective's kind, the ranks that take part, and its bytes.
 type Issued = (String, Vec<u32>, i64);
 
-/// What stands for a device: a preset's name, or the content of the file that `name` is or that `text` would be
-/// in. Refuses what the command refuses, in the same words.
+/// What stands for a device: a preset's name, or the content of the file that `name` is or that
+/// `text` would be in. Refuses what the command refuses, in the same words.
 #[pyfunction]
 #[pyo3(signature = (name, text=None))]
 fn described_device(name: &str, text: Option<Vec<u8>>) -> PyResult<String> {
@@ -403,8 +403,8 @@ fn figures(device: &str) -> PyResult<Device> {
     }
 }
 
-/// The run times in nanoseconds of kernels and of collectives as the model of a device has them. A kernel that
-/// does nothing takes no time.
+/// The run times in nanoseconds of kernels and of collectives as the model of a device has them. A
+/// kernel that does nothing takes no time.
 #[pyfunction]
 #[pyo3(signature = (device, work, issued, ranks_per_node=None))]
 fn modelled_times(
@@ -436,7 +436,8 @@ fn modelled_times(
     Ok((times, communicated))
 }
 
-/// A node that computes, with nothing around it; a time is given, for what the model has no figures for.
+/// A node that computes, with nothing around it; a time is given, for what the model has no figures
+/// for.
 fn kernel(number: usize, flops: f64, bytes: i64) -> OpParts {
     let does_anything = flops > 0.0 || bytes > 0;
     OpParts {

@@ -11,7 +11,8 @@ use std::io::Write;
 pub enum Failed {
     /// The answer is no. Printed on standard output, because it is the answer.
     Wrong(String),
-    /// The answer is neither yes nor no: nothing is proved, and runs agree. Printed as an answer is.
+    /// The answer is neither yes nor no: nothing is proved, and runs agree. Printed as an answer
+    /// is.
     OnlyRan(String),
     /// The input or the arguments are at fault.
     BadInput(String),

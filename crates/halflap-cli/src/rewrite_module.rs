@@ -103,7 +103,8 @@ struct Spent {
 /// What must be gained at least, as a part of the step: less is within the model's own error.
 const LEAST: f64 = 1e-3;
 
-/// Up to how many bytes collectives are merged: small ones, then as large as makes the step shorter.
+/// Up to how many bytes collectives are merged: small ones, then as large as makes the step
+/// shorter.
 const CAPS: [Bytes; 3] = [Bytes(1 << 25), Bytes(1 << 28), Bytes(i64::MAX / 2)];
 
 /// The same where larger ones make it longer: latency alone.
@@ -290,9 +291,9 @@ impl<T> Maker<'_, T> {
         Ok(Chosen { recipes, changed, order_alone, alone, kept_because, is_tried })
     }
 
-    /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone if
-    /// both together are no better than the module as it is, then gathers that are kept, pipelines and
-    /// merges on top.
+    /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone
+    /// if both together are no better than the module as it is, then gathers that are kept,
+    /// pipelines and merges on top.
     fn best(&self, allowed: &AllowedRecipes, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
@@ -381,8 +382,8 @@ impl<T> Maker<'_, T> {
         tried.map_or(&self.hlo.module, |tried| module_of(&tried.subject, self.hlo))
     }
 
-    /// The same with gathers that are kept instead of repeated: fewer, as long as that makes the step
-    /// shorter.
+    /// The same with gathers that are kept instead of repeated: fewer, as long as that makes the
+    /// step shorter.
     fn kept(&self, best: Option<Tried<T>>, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let subject = best.as_ref().map_or(self.subject, |best| &best.subject);
         let budget = self.args.search.memory_budget.unwrap_or(Budget::Times(1.0));
@@ -401,8 +402,8 @@ impl<T> Maker<'_, T> {
         Ok(with.or(best))
     }
 
-    /// The same with gathers of loops an iteration ahead: of all loops, or of one where that is better
-    /// or all do not fit into memory.
+    /// The same with gathers of loops an iteration ahead: of all loops, or of one where that is
+    /// better or all do not fit into memory.
     fn pipelined(&self, best: Option<Tried<T>>) -> Result<Option<Tried<T>>, Failed> {
         let module = self.module_after(best.as_ref());
         let mut sets = Vec::new();
@@ -588,8 +589,8 @@ fn retain_there(recipes: &mut Vec<Recipe>, there: &[Recipe]) {
     });
 }
 
-/// Recipes in the sequence in which they are applied, those of a set to the same module: scatters and
-/// narrowings, gathers that are kept, pipelines, merges.
+/// Recipes in the sequence in which they are applied, those of a set to the same module: scatters
+/// and narrowings, gathers that are kept, pipelines, merges.
 fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 4] {
     let mut stages = [const { Vec::new() }; 4];
     for recipe in recipes {

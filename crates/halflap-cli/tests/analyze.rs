@@ -184,8 +184,8 @@ fn first_rank(out: &str) -> &str {
     out.lines().skip_while(heading).nth(1).unwrap_or_else(|| panic!("{out}"))
 }
 
-/// A kernel runs at 0, at 1 ms and at 3 ms: the second was launched late because the host was busy, the
-/// third because the host waited for the GPU, for most of it.
+/// A kernel runs at 0, at 1 ms and at 3 ms: the second was launched late because the host was busy,
+/// the third because the host waited for the GPU, for most of it.
 #[test]
 fn idle_time_has_reasons_that_add_up() {
     let dir = folder("analyze_idle");

@@ -1,5 +1,5 @@
-//! What `run` finds wrong: lifetimes, values, NaN, inputs, memory, collectives; and that it finds nothing where all is
-//! well.
+//! What `run` finds wrong: lifetimes, values, NaN, inputs, memory, collectives; and that it finds
+//! nothing where all is well.
 
 mod common;
 

@@ -204,8 +204,8 @@ fn wrong_orders_of_modules_are_found() {
     assert!(err.contains("it is not a schedule of a module"), "{err}");
 }
 
-/// What a schedule says a module needs is what the written module needs, loops and all, and no more than
-/// the limit allows of what it needed before.
+/// What a schedule says a module needs is what the written module needs, loops and all, and no more
+/// than the limit allows of what it needed before.
 #[test]
 fn the_limit_holds_for_the_whole_module() {
     let dir = folder("module-limit");

@@ -1,4 +1,5 @@
-//! `plan` and `run` as a user meets them, with ranks that are threads. tests/mpi has those that are processes.
+//! `plan` and `run` as a user meets them, with ranks that are threads. tests/mpi has those that are
+//! processes.
 
 mod common;
 
@@ -404,7 +405,8 @@ fn a_synchronous_collective_is_exposed() {
     }
 }
 
-/// Without inputs token ids are in range of small vocabularies, and nothing is made that is not a number.
+/// Without inputs token ids are in range of small vocabularies, and nothing is made that is not a
+/// number.
 #[test]
 fn inputs_of_our_own_are_numbers() {
     let folder = folder("own_inputs");

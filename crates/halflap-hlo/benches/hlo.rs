@@ -1,7 +1,8 @@
 //! Times reading HLO modules: `cargo bench --bench hlo [-- MODULE...]`.
 //!
 //! Without arguments, all modules in tests/hlo. What is timed is text to module: unpacking is not.
-//! A line for each: name, bytes, instructions, the least of some runs in seconds; with tabs between.
+//! A line for each: name, bytes, instructions, the least of some runs in seconds; with tabs
+//! between.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,9 +1,10 @@
 //! Arrays whose sizes data decide, as arrays of their bounds: what compilers make of them, too.
 //!
-//! A value of a dynamic shape becomes one that is as large as it can be, and the sizes of its dimensions
-//! are scalars beside it. What lies beyond them is garbage: where it would count it is replaced first, by
-//! what a reduction begins with, by zeros in a product and in results. A parameter is as large as its
-//! bounds say. Where an operation has no rule here, the module stays as it is.
+//! A value of a dynamic shape becomes one that is as large as it can be, and the sizes of its
+//! dimensions are scalars beside it. What lies beyond them is garbage: where it would count it is
+//! replaced first, by what a reduction begins with, by zeros in a product and in results. A
+//! parameter is as large as its bounds say. Where an operation has no rule here, the module stays
+//! as it is.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use crate::{Array, ElementType, Module, Opcode, Operand, Shape};
 /// For each dimension the scalar that is its size, as an operand; nothing, if that is its bound.
 type DimSizes = Vec<Option<String>>;
 
-/// The same module without dynamic shapes; nothing, if it has none, or has them where no rule is known.
+/// The same module without dynamic shapes; nothing, if it has none, or has them where no rule is
+/// known.
 pub fn bounded(module: &Module) -> Result<Option<Module>, DraftError> {
     let entry = module.entry();
     let mut bounding = Bounding { module, draft: Draft::new(module), sizes: BTreeMap::new() };
@@ -74,8 +76,8 @@ impl<'m> Bounding<'m> {
         Some(SizedArray { value: self.draft.operand(operand), array, sizes })
     }
 
-    /// Writes an instruction with bounds for sizes, and remembers those that it has; nothing, if there is
-    /// no rule for it.
+    /// Writes an instruction with bounds for sizes, and remembers those that it has; nothing, if
+    /// there is no rule for it.
     fn rewrite(&mut self, instr: InstrId) -> Option<()> {
         let module = self.module;
         let operands = module.operands(instr);

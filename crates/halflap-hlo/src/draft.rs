@@ -78,7 +78,8 @@ impl<'m> Draft<'m> {
         self.replaced.entry(instr).or_default().push(line);
     }
 
-    /// The same, given a name, and the shape and all that follows it: what it reads are the names in its first parentheses.
+    /// The same, given a name, and the shape and all that follows it: what it reads are the names
+    /// in its first parentheses.
     pub(crate) fn write_line(&mut self, at: InstrId, name: String, (shape, text): (&str, &str)) {
         let inside = text.split_once('(').and_then(|(_, rest)| rest.split(')').next());
         let read = |operand: &str| {
@@ -127,8 +128,8 @@ impl<'m> Draft<'m> {
         self.next_channel - 1
     }
 
-    /// Writes that a computation's only parameter, a tuple, has more elements; and its result, if that
-    /// is such a tuple, too.
+    /// Writes that a computation's only parameter, a tuple, has more elements; and its result, if
+    /// that is such a tuple, too.
     pub(crate) fn grow_head(&mut self, parameter: InstrId, shapes: &[String]) {
         let id = self.module.computation_of(parameter);
         let head = self.module.str(self.module.computations[id].head);

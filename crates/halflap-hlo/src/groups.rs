@@ -20,8 +20,8 @@ pub struct ReplicaGroups {
     pub pairs: Vec<(u32, u32)>,
 }
 
-/// A mesh of more devices than this is not expanded: no cluster has them, and a slip of the pen must
-/// not take all memory.
+/// A mesh of more devices than this is not expanded: no cluster has them, and a slip of the pen
+/// must not take all memory.
 const MOST_DEVICES: u64 = 1 << 22;
 
 /// How many replicas there are, and how many partitions each has.
@@ -54,7 +54,8 @@ enum Along {
 }
 
 impl Assumed {
-    /// So many devices in all; nothing, if collectives name more of them or a number that cannot be.
+    /// So many devices in all; nothing, if collectives name more of them or a number that cannot
+    /// be.
     pub(super) fn of(self, count: u32) -> Option<Assumed> {
         let Devices { replicas, partitions } = self.least;
         let (kept, least) = match self.along {
@@ -126,7 +127,8 @@ fn named(text: &str) -> u64 {
     most.map_or(1, |most| most + 1)
 }
 
-/// How many devices share what an all-gather makes or a reduce-scatter takes: groups that name nobody do not say.
+/// How many devices share what an all-gather makes or a reduce-scatter takes: groups that name
+/// nobody do not say.
 fn shared_among(module: &Module, instr: InstrId) -> Option<u64> {
     let instruction = module.instruction(instr);
     let is_split = matches!(instruction.opcode.begun(), Opcode::AllGather | Opcode::ReduceScatter);
@@ -194,8 +196,8 @@ impl ReplicaGroups {
         self.groups.iter().map(Vec::len).max().map_or(1, |size| size as u32)
     }
 
-    /// Whether some group of one and some group of another share more than one device: then they must
-    /// not communicate at once.
+    /// Whether some group of one and some group of another share more than one device: then they
+    /// must not communicate at once.
     pub fn share_two(&self, other: &ReplicaGroups) -> bool {
         let mut of_device: Vec<Option<usize>> = Vec::new();
         for (index, group) in other.groups.iter().enumerate() {
@@ -267,7 +269,8 @@ fn message_text(module: &Module, instr: InstrId) -> Option<&str> {
     text.get(..=end)
 }
 
-/// From where to where the messages of a send or a recv go, as devices; nothing, if it does not say.
+/// From where to where the messages of a send or a recv go, as devices; nothing, if it does not
+/// say.
 pub(super) fn message_pairs(module: &Module, instr: InstrId) -> Option<Vec<(u32, u32)>> {
     let devices = module.devices();
     // Without partitions the numbers can only be replicas.

@@ -66,7 +66,8 @@ const CLASSES: [ByteClass; 256] = {
 /// What ends a piece of text, outside of all brackets and strings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// A comma, the end of the line, a closing bracket, a comment, or a blank before what is no part of a value.
+    /// A comma, the end of the line, a closing bracket, a comment, or a blank before what is no
+    /// part of a value.
     Value,
     /// The bracket that closes the one before.
     Close(u8),
@@ -237,8 +238,8 @@ impl<'t> TextCursor<'t> {
         matches!(self.text.as_bytes().get(self.at..self.at + 2), Some(b"//" | b"/*"))
     }
 
-    /// Whether a value goes on behind a blank, as `mesh['a'=2] {'a'}` and `f32[2] {1, 2}` do. What begins otherwise
-    /// is the next instruction.
+    /// Whether a value goes on behind a blank, as `mesh['a'=2] {'a'}` and `f32[2] {1, 2}` do. What
+    /// begins otherwise is the next instruction.
     fn goes_on(&self) -> bool {
         let rest = self.text[self.at..].trim_start_matches([' ', '\t']);
         rest.starts_with(|first: char| {

@@ -244,12 +244,14 @@ impl Module {
         })
     }
 
-    /// Replicas and partitions, if the text does not say how many there are: what its collectives name.
+    /// Replicas and partitions, if the text does not say how many there are: what its collectives
+    /// name.
     pub fn assumed_devices(&self) -> Option<Devices> {
         self.assumed.map(|assumed| assumed.least)
     }
 
-    /// The same module for so many devices, if its text does not say how many there are, and names no others.
+    /// The same module for so many devices, if its text does not say how many there are, and names
+    /// no others.
     pub fn for_devices(&self, count: u32) -> Option<Module> {
         let assumed = self.assumed?.of(count)?;
         Some(Module { assumed: Some(assumed), ..self.clone() })

@@ -1,8 +1,8 @@
 //! Ragged products as products of masked arrays: what compilers for CPUs make of them, too.
 //!
-//! Rows of one side belong to groups, whose sizes data decide. A copy of that side for each group, with zeros
-//! in all rows of others, makes it a plain product: one of all groups together, where the other side has a
-//! matrix for each, or one for each group, where the rows are summed over.
+//! Rows of one side belong to groups, whose sizes data decide. A copy of that side for each group,
+//! with zeros in all rows of others, makes it a plain product: one of all groups together, where
+//! the other side has a matrix for each, or one for each group, where the rows are summed over.
 
 use crate::draft::{Draft, DraftError, dim_list};
 use crate::ids::InstrId;

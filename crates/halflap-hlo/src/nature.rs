@@ -153,7 +153,8 @@ pub(crate) fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrI
         .find(|&inner| module.instruction(inner).opcode.is_sync_collective())
 }
 
-/// Whether an instruction takes no time worth counting: it moves nothing, or works on single numbers.
+/// Whether an instruction takes no time worth counting: it moves nothing, or works on single
+/// numbers.
 pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
     let instruction = module.instruction(instr);
     let is_small = |shape: &Shape| {

@@ -9,7 +9,8 @@ macro_rules! opcodes {
         #[allow(missing_docs)]
         pub enum Opcode {
             $($variant,)*
-            /// A phase of another operation that runs asynchronously, written short: `reduce-scatter-start`.
+            /// A phase of another operation that runs asynchronously, written short:
+            /// `reduce-scatter-start`.
             Wrapped(Phase, Wrapped),
             /// An unknown opcode.
             Other,

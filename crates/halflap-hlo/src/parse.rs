@@ -23,7 +23,8 @@ use halflap::ids::{Id, IdVec};
 use halflap::import;
 use infer::infer;
 
-/// Reads a module. One in shorthand is written out in full first: its errors still show the text as it was.
+/// Reads a module. One in shorthand is written out in full first: its errors still show the text as
+/// it was.
 pub(super) fn parse(text: String) -> Result<Module, HloError> {
     if u32::try_from(text.len()).is_err() {
         return Err(HloError::at(&text, 0, Problem::TooLarge { size: text.len() }));
@@ -163,8 +164,8 @@ struct ModuleReader<'t> {
     devices: u64,
     /// The instructions without a shape, ascending.
     untyped: Vec<InstrId>,
-    /// Whether shorthand was met: instructions in place of operands, computations in place of their names, or
-    /// comments in values.
+    /// Whether shorthand was met: instructions in place of operands, computations in place of their
+    /// names, or comments in values.
     is_short: bool,
 }
 
@@ -544,7 +545,8 @@ impl<'t> ModuleReader<'t> {
         matches!(self.word(), (word, Some(b'(')) if !matches!(word, "" | "b"))
     }
 
-    /// Whether what stood in place of an operand's name is an opcode: the operands of an instruction follow.
+    /// Whether what stood in place of an operand's name is an opcode: the operands of an
+    /// instruction follow.
     fn is_nested(&self) -> bool {
         self.cursor.text[self.cursor.at..].trim_start().starts_with('(')
     }

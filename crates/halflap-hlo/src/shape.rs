@@ -100,8 +100,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Reads a layout with its braces, such as `{1,0:T(8,128)(2,1)S(5)}`. What is not known is passed
-    /// over.
+    /// Reads a layout with its braces, such as `{1,0:T(8,128)(2,1)S(5)}`. What is not known is
+    /// passed over.
     pub fn read(text: &str) -> Layout {
         let inner = text.trim_start_matches('{').trim_end_matches('}');
         let (order, rest) = inner.split_once(':').unwrap_or((inner, ""));
@@ -138,7 +138,8 @@ pub const DEVICE_MEMORY: u32 = 0;
 /// The memory of the host, which `S(5)` in a layout names.
 pub const HOST_MEMORY: u32 = 5;
 
-/// What an array of an absurd size counts as, so that sizes can be added up: a pebibyte, which no device has.
+/// What an array of an absurd size counts as, so that sizes can be added up: a pebibyte, which no
+/// device has.
 const LARGEST: i64 = 1 << 50;
 
 /// No real program nests tuples deeper.
@@ -244,8 +245,8 @@ fn parse_plain(cursor: &mut TextCursor<'_>, depth: usize) -> Result<Shape, HloEr
     Ok(Shape::Array(Array { element, dims, dynamic, layout }))
 }
 
-/// `{1,0:T(8,128)}`, if it is there. A brace may also be that of a computation: a layout begins with a number or a
-/// colon.
+/// `{1,0:T(8,128)}`, if it is there. A brace may also be that of a computation: a layout begins
+/// with a number or a colon.
 fn parse_layout(cursor: &mut TextCursor<'_>) -> Result<TextSpan, HloError> {
     let back = cursor.at;
     cursor.skip_space();

@@ -26,8 +26,8 @@ pub struct NodePlace {
     pub part: NodePart,
 }
 
-/// Whether synchronous collectives may become asynchronous. What a TPU's compiler leaves synchronous in a schedule,
-/// that backend runs no other way.
+/// Whether synchronous collectives may become asynchronous. What a TPU's compiler leaves
+/// synchronous in a schedule, that backend runs no other way.
 fn may_split(module: &Module) -> bool {
     !(module.is_scheduled() && likely_device(module) == TPU)
 }

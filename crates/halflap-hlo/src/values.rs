@@ -243,8 +243,8 @@ impl Finder<'_> {
             Opcode::Parameter | Opcode::Constant => Keep::Caller,
             _ => Keep::Ours,
         };
-        // What is started is written by its start, and read after its end. A parameter that is a node, because
-        // others must wait for it, is still there from the start.
+        // What is started is written by its start, and read after its end. A parameter that is a
+        // node, because others must wait for it, is still there from the start.
         let writer = self.steps.start[instr.index() - self.base]
             .or(self.step(instr))
             .filter(|_| keep == Keep::Ours);
@@ -380,8 +380,8 @@ impl Finder<'_> {
         }
     }
 
-    /// An update passes on what was started. Its other operands join those of the start, and results may be
-    /// known only with them.
+    /// An update passes on what was started. Its other operands join those of the start, and
+    /// results may be known only with them.
     fn update_values(&mut self, instr: InstrId) {
         let module = self.module;
         let (Shape::Tuple(parts), Some(state)) =
@@ -691,7 +691,8 @@ fn every_leaf(shape: &Shape) -> Vec<Alias> {
 }
 
 /// For each operand of a fusion, whether its result can be written over it: `Some(true)` if it is
-/// updated in place, `Some(false)` if each element of it is read only for the result's at its place.
+/// updated in place, `Some(false)` if each element of it is read only for the result's at its
+/// place.
 fn fusion_uses(module: &Module, instr: InstrId, operands: usize) -> Vec<Option<bool>> {
     let mut uses = vec![None; operands];
     let Some(&computation) = module.called(instr).first() else { return uses };

@@ -2,8 +2,8 @@
 //!
 //! Floating-point operations count one for each element of an elementwise result and two for each
 //! product of a dot or convolution; products with the zeros of padding and dilation do not count.
-//! Bytes are what is read and written, each operand once: of one that is only sliced, the slices; of
-//! a large array that is updated in place, the update.
+//! Bytes are what is read and written, each operand once: of one that is only sliced, the slices;
+//! of a large array that is updated in place, the update.
 
 use super::{Array, Module, Opcode, Shape};
 use crate::ids::{ComputationId, InstrId};
@@ -278,7 +278,8 @@ fn fusion_traffic(module: &Module, instr: InstrId) -> Bytes {
                 Opcode::Slice | Opcode::DynamicSlice | Opcode::Gather if place == 0 => {
                     read[number].map(|read| read + output())
                 }
-                // What is updated in place is not read, and of the result only the update is written.
+                // What is updated in place is not read, and of the result only the update is
+                // written.
                 Opcode::DynamicUpdateSlice if place == 0 => {
                     let update = module
                         .operands(inner)
@@ -322,7 +323,8 @@ mod tests {
         assert_eq!(work(conv).0, 2.0 * 2.0 * 10.0);
         let dilated =
             conv.replace("pad=1_1", "pad=1_2 lhs_dilate=2").replace("f32[1,4,2]", "f32[1,8,2]");
-        // Of 7 input places every other one holds something: the first meets 2 windows, the others 3.
+        // Of 7 input places every other one holds something: the first meets 2 windows, the others
+        // 3.
         assert_eq!(work(&dilated).0, 2.0 * 2.0 * 11.0);
     }
 

@@ -8,8 +8,8 @@ use super::{Module, Phase};
 use crate::ids::{ComputationId, InstrId};
 use halflap::ids::{Id, IdVec};
 
-/// Writes a module as [`write()`] does, reads the text again and compares it with the module and the orders: what
-/// does not pass never leaves.
+/// Writes a module as [`write()`] does, reads the text again and compares it with the module and
+/// the orders: what does not pass never leaves.
 pub fn write_proved(
     module: &Module,
     orders: &[(ComputationId, Vec<NodePlace>)],
@@ -145,7 +145,8 @@ impl Writer<'_> {
         self.written(instr);
     }
 
-    /// What stands before an instruction. One that is the root because it was the last need not be the last now.
+    /// What stands before an instruction. One that is the root because it was the last need not be
+    /// the last now.
     fn lead(&mut self, instr: InstrId) {
         let (module, instruction) = (self.module, self.module.instruction(instr));
         self.out.push_str(module.str(instruction.lead));

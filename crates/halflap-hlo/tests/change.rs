@@ -1,5 +1,5 @@
-//! Recipes applied to small modules: what becomes of the text, what is refused and why, and what the
-//! proof accepts.
+//! Recipes applied to small modules: what becomes of the text, what is refused and why, and what
+//! the proof accepts.
 
 use halflap::units::Bytes;
 use halflap_hlo::change::{self, CarriedBuffers, ChangeError, LoopStays, Recipe};
@@ -122,7 +122,8 @@ fn what_lies_between_is_computed_on_the_slice() {
     assert!(text.contains("%mine = f32[2,4]{1,0} copy(%ar.2)"), "{text}");
     assert!(text.contains("%norm = f32[] all-reduce(%norm.shard), channel_id=3"), "{text}");
     assert_eq!(same(&module, &changed), Ok(Sameness::SumOrder));
-    // A factor that differs from rank to rank would make the ranks' sums of slices mean something else.
+    // A factor that differs from rank to rank would make the ranks' sums of slices mean something
+    // else.
     let factor = lines.replace(
         "multiply(%copy, %copy)",
         "multiply(%copy, %each)",

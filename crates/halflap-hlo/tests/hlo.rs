@@ -172,8 +172,8 @@ fn assert_same_program(before: &Module, after: &Module, what: &str) {
     );
 }
 
-/// Writes a module in orders and reads it again; gives it if it is the same program and takes as long
-/// as was said.
+/// Writes a module in orders and reads it again; gives it if it is the same program and takes as
+/// long as was said.
 fn written(before: &Module, scheduled: &Scheduled, what: &str) -> Module {
     let text = write(before, &scheduled.orders);
     let after = Module::read(text).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -211,8 +211,8 @@ fn random_orders_of_random_modules_are_the_same_program() {
         let mut dice = Dice::new(seed);
         let scheduled = schedule(&before, |graph, _| random_order(graph, &mut dice));
         let after = written(&before, &scheduled, &format!("seed {seed}"));
-        // Once everything is asynchronous, the text in its own order is already what would be written,
-        // but for where instructions without a node stand.
+        // Once everything is asynchronous, the text in its own order is already what would be
+        // written, but for where instructions without a node stand.
         let again = schedule(&after, input_order);
         let settled = module(&write(&after, &again.orders));
         let last = schedule(&settled, input_order);

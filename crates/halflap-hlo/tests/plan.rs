@@ -150,8 +150,8 @@ fn random_modules_in_random_orders() {
         let module = random_module(seed);
         let program = planned(&module, Some(seed + 1));
         check_life(&program, module.text());
-        // The graph takes a result that is made in lent memory as alive when the callee needs most, which it need
-        // not be; the plan counts what really is.
+        // The graph takes a result that is made in lent memory as alive when the callee needs most,
+        // which it need not be; the plan counts what really is.
         match lends(&program) {
             false => assert_eq!(
                 program.peak(),
@@ -205,7 +205,8 @@ fn computed(plan: &Plan) -> BTreeSet<InstrId> {
     plan.steps.iter().flat_map(launched).collect()
 }
 
-/// What communicates and what runs other plans, in sequence; a wait as the instruction that it waits for.
+/// What communicates and what runs other plans, in sequence; a wait as the instruction that it
+/// waits for.
 fn fixed(plan: &Plan) -> Vec<(u8, InstrId)> {
     let mut found = Vec::new();
     for step in &plan.steps {
@@ -224,7 +225,8 @@ fn fixed(plan: &Plan) -> Vec<(u8, InstrId)> {
     found
 }
 
-/// Fuses all that may be fused, or what a number says, and checks that it does the same. Gives how many launches went.
+/// Fuses all that may be fused, or what a number says, and checks that it does the same. Gives how
+/// many launches went.
 fn check_fused(module: &Module, program: &Program, keep: usize, what: &str) -> usize {
     let fits = |instrs: &[InstrId]| {
         keep == 0 || instrs.iter().map(|instr| instr.index()).sum::<usize>() % keep != 0

@@ -113,7 +113,8 @@ fn figures_are_those_of_brute_force() {
     }
 }
 
-/// Every exposed moment is charged to the collective that began first, and hidden time is compute's.
+/// Every exposed moment is charged to the collective that began first, and hidden time is
+/// compute's.
 fn collectives_add_up(trace: &Trace, rank: &Rank, (first, compute): (i64, &[bool])) {
     let mut charged = vec![0.0; rank.collectives.len()];
     for (at, _) in compute.iter().enumerate().filter(|(_, computes)| !**computes) {
@@ -228,7 +229,8 @@ fn every_form_of_a_trace_is_the_same() {
         // The bare list, also without its end.
         r#"[{"ph":"X","cat":"kernel","name":"k","ts":1.5,"dur":2,"args":{"stream":7,"device":0}}]"#,
         r#"[{"ph":"X","cat":"kernel","name":"k","ts":15e-1,"dur":2,"args":{"stream":7,"device":0}},"#,
-        // Stream and device from thread and process; of two fields the last counts; what is no work.
+        // Stream and device from thread and process; of two fields the last counts; what is no
+        // work.
         r#"{"traceEvents":[{},{"ph":"X","cat":"cuda_sync","name":"Context Sync","ts":0,"dur":99},{"ph":"X","cat":"gpu_user_annotation","name":"nccl:all_gather","ts":0,"dur":99},
             {"ph":"M","name":"process_name","args":{"name":"x"}},{"ph":"X","cat":"kernel","name":"Stream Wait Event","ts":0,"dur":99},
             {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":"stream 7","ts":1.5,"dur":9,"dur":2,"args":{"occupancy":NaN,"x":-inf}}]}"#,
@@ -385,8 +387,8 @@ fn damage_never_panics() {
     assert!((1000..3000).contains(&refused), "{refused}");
 }
 
-/// Two ranks whose collectives end together on a clock that is `ahead` on the second; `late` is when
-/// each rank arrives, `end` when all are done.
+/// Two ranks whose collectives end together on a clock that is `ahead` on the second; `late` is
+/// when each rank arrives, `end` when all are done.
 fn two_ranks(
     ahead: i64,
     late: &[(i64, i64, i64)],

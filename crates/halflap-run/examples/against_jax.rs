@@ -42,7 +42,8 @@ fn main() {
     let seconds = start.elapsed().as_secs_f64();
     let mut worst: f64 = 0.0;
     let mut bad = 0;
-    // The largest difference of an array as a share of its largest element: says more of small arrays.
+    // The largest difference of an array as a share of its largest element: says more of small
+    // arrays.
     let mut share: f64 = 0.0;
     for (rank, arrays) in outputs.iter().enumerate() {
         let expected = list("out_", rank);

@@ -132,7 +132,8 @@ impl Drop for ProcessGroup {
 /// is left alone.
 fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: both structures live through the calls, and the handler does what a handler may do.
+        // SAFETY: both structures live through the calls, and the handler does what a handler may
+        // do.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &raw mut before);
@@ -150,7 +151,8 @@ fn listen() {
 extern "C" fn end_group(signal: libc::c_int) {
     let leader = LEADER.load(Ordering::SeqCst);
     INTERRUPT.store(signal, Ordering::SeqCst);
-    // SAFETY: kill and raise may be called in a handler. The signal has its usual effect again, once we return.
+    // SAFETY: kill and raise may be called in a handler. The signal has its usual effect again,
+    // once we return.
     unsafe {
         match leader {
             0 => libc::raise(signal),

@@ -194,7 +194,8 @@ fn collectives() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Ranks whose data takes them another way are named all of them, however early the first of them is met.
+/// Ranks whose data takes them another way are named all of them, however early the first of them
+/// is met.
 #[test]
 fn all_that_went_another_way() {
     let folder = folder("another-way");

@@ -83,8 +83,9 @@ fn apart(a: &Tensor, b: &Tensor) -> f64 {
     (sum / a.len() as f64).sqrt()
 }
 
-/// Inputs that are moved by a part in five million move gradients in bf16 by a hundredth, because roundings fall to the
-/// other side: so no two ways to add up agree better than that. They are nearer to JAX's than JAX's are to those in f32.
+/// Inputs that are moved by a part in five million move gradients in bf16 by a hundredth, because
+/// roundings fall to the other side: so no two ways to add up agree better than that. They are
+/// nearer to JAX's than JAX's are to those in f32.
 #[test]
 fn in_bf16_we_are_as_near_to_jax_as_roundings_allow() {
     let [plain, whole] = ["fsdp_L2.ranks.npz", "fsdp_L2_bf16.whole.npz"]
@@ -116,7 +117,8 @@ fn in_bf16_we_are_as_near_to_jax_as_roundings_allow() {
     }
 }
 
-/// Random arrays for every parameter, the same on all ranks, small enough for a model to stay finite.
+/// Random arrays for every parameter, the same on all ranks, small enough for a model to stay
+/// finite.
 fn random_inputs(module: &Module, ranks: usize) -> Vec<Vec<Tensor>> {
     let mut random = Random(3);
     let mut arrays = Vec::new();

@@ -329,8 +329,8 @@ fn groups_and_shared_memory() {
     assert!(Combiner::of(&module, named("r"), DType::F32).is_ok());
 }
 
-/// Arithmetic in a type of eight bits or fewer is done in a wider one and rounded, or wrapped, after
-/// every operation.
+/// Arithmetic in a type of eight bits or fewer is done in a wider one and rounded, or wrapped,
+/// after every operation.
 #[test]
 fn small_types() {
     let f8 = DType::Mini(Mini::F8e4m3fn);
@@ -360,7 +360,8 @@ fn small_types() {
     assert_eq!(got[1].slice::<i32>(), [-8, 0, -6, -1]);
 }
 
-/// Products and sums of small types: eight bits go in, and the result's type decides how it is rounded.
+/// Products and sums of small types: eight bits go in, and the result's type decides how it is
+/// rounded.
 #[test]
 fn products_of_small_types() {
     let text = "HloModule m\nadd {\n x = f32[] parameter(0)\n y = f32[] parameter(1)\n \

@@ -1,5 +1,5 @@
-//! Whole JAX programs on all their ranks, as bench/jax_programs.py wrote them to tests/programs: what they compute, at both
-//! stages, in fused kernels and without, is what JAX computed.
+//! Whole JAX programs on all their ranks, as bench/jax_programs.py wrote them to tests/programs:
+//! what they compute, at both stages, in fused kernels and without, is what JAX computed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,8 @@ fn programs_compute_what_jax_computed() {
                 .map_while(|index| archive.get(&format!("{kind}_{index:03}_r{rank}")).ok())
                 .collect()
         };
-        // As in the script: what is computed in f16, and systems that are nearly singular, of which JAX's f32 keeps less.
+        // As in the script: what is computed in f16, and systems that are nearly singular, of which
+        // JAX's f32 keeps less.
         let relative = match name {
             "half_precision" => 4e-3,
             "linear_algebra" | "more_linear_algebra" => 1e-3,

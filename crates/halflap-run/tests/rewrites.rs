@@ -1,5 +1,6 @@
 //! Changed modules compute what the old ones do: every recipe that applies to random modules with
-//! collectives in loops, branches and beside fusions, and to the modules in tests/hlo, is applied, proved and run.
+//! collectives in loops, branches and beside fusions, and to the modules in tests/hlo, is applied,
+//! proved and run.
 //!
 //! `HALFLAP_REWRITES=1000` runs so many random modules; `scripts/nightly` does.
 

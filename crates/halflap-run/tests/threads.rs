@@ -1,5 +1,5 @@
-//! Plans on threads: the numbers of the plain evaluation and of JAX, in any order; the memory that was planned; and
-//! what happens when something goes wrong.
+//! Plans on threads: the numbers of the plain evaluation and of JAX, in any order; the memory that
+//! was planned; and what happens when something goes wrong.
 
 #[path = "../../halflap-hlo/tests/common/modules.rs"]
 #[allow(dead_code)]
@@ -254,7 +254,8 @@ fn random_kernels_fuse_to_the_same() {
         let outcome =
             run_all(&prepared, inputs.clone(), &Options { steps: 2, ..Options::default() })
                 .unwrap();
-        // Multiplications add up in another sequence where they read across: of what nearly cancels little is left.
+        // Multiplications add up in another sequence where they read across: of what nearly cancels
+        // little is left.
         let largest = |arrays: &[Tensor]| {
             arrays.iter().flat_map(Tensor::to_f64).fold(0.0, |most: f64, x| most.max(x.abs()))
         };
@@ -432,7 +433,8 @@ fn ranks_that_part_are_told() {
     assert!(matches!(failure, Failure::Diverged { .. }), "{failure}");
 }
 
-/// What the compute stream runs on its own gives the same as what is issued step by step, in the same memory.
+/// What the compute stream runs on its own gives the same as what is issued step by step, in the
+/// same memory.
 #[test]
 fn loops_on_one_thread_and_step_by_step() {
     let source = "HloModule m
@@ -484,7 +486,8 @@ fn loops_on_one_thread_and_step_by_step() {
     }
 }
 
-/// A rank that is in a loop for longer than a kernel may take is waited for; one that cannot leave it is named.
+/// A rank that is in a loop for longer than a kernel may take is waited for; one that cannot leave
+/// it is named.
 #[test]
 fn a_long_loop_is_no_timeout_and_an_endless_one_is() {
     let module = text(&format!(

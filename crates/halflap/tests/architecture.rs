@@ -140,8 +140,8 @@ fn uses(name: &str) -> Uses {
     uses
 }
 
-/// A circle, if there is one: modules that are left when those that use no other are taken away, again
-/// and again.
+/// A circle, if there is one: modules that are left when those that use no other are taken away,
+/// again and again.
 fn circle(uses: &Uses) -> BTreeSet<String> {
     let mut left = uses.clone();
     loop {

@@ -1,5 +1,5 @@
-//! The bound that knows memory and looks at several streams at once, against the best of all orders of
-//! small programs, and against every order of the corpus.
+//! The bound that knows memory and looks at several streams at once, against the best of all orders
+//! of small programs, and against every order of the corpus.
 
 mod common;
 #[path = "common/random.rs"]
@@ -182,9 +182,9 @@ fn case(seed: u64) -> Option<(Graph, Machine, Edges)> {
     Some((graph, machine, edges))
 }
 
-/// At the peak of every order that could be the best one under some limit, the bound for that limit is
-/// no higher than the step of that order. On many programs it is higher than the bound without a limit,
-/// and on some it is reached.
+/// At the peak of every order that could be the best one under some limit, the bound for that limit
+/// is no higher than the step of that order. On many programs it is higher than the bound without a
+/// limit, and on some it is reached.
 #[test]
 fn no_order_within_the_limit_beats_the_bound() {
     let (mut cuts, mut by_memory, mut reached) = (0, 0, 0);
@@ -287,8 +287,8 @@ fn memory_is_named_where_it_makes_the_bound_larger() {
     assert!(!free.memory, "{free:?}");
 }
 
-/// Knowing an order proves no more than the best one takes, whether the known one is the best or not;
-/// sometimes it proves more than the bound by itself.
+/// Knowing an order proves no more than the best one takes, whether the known one is the best or
+/// not; sometimes it proves more than the bound by itself.
 #[test]
 fn a_known_step_never_rules_out_the_best_order() {
     let (mut sharper, mut optimal) = (0, 0);

@@ -32,8 +32,8 @@ fn step(graph: &Graph) -> Nanos {
     simulate(graph, &graph.ops().collect::<Vec<_>>(), &machine(graph)).step_time
 }
 
-/// A gather, a product that comes after it by `kind` alone, and the gather's wait, which comes after
-/// the product.
+/// A gather, a product that comes after it by `kind` alone, and the gather's wait, which comes
+/// after the product.
 fn smallest(kind: &str) -> Graph {
     let node = |name: &str, kind: &str, time: u32, deps: Value| {
         let made = format!("of_{name}");
@@ -134,8 +134,8 @@ fn what_only_had_to_be_issued_holds_nothing() {
     assert_eq!(held.by, Holder::Operation(k));
 }
 
-/// What every operation waits for, from the definition alone: the asynchronous collectives that made
-/// what it depends on by data or weakly, also where multi-outputs handed that out.
+/// What every operation waits for, from the definition alone: the asynchronous collectives that
+/// made what it depends on by data or weakly, also where multi-outputs handed that out.
 fn awaited(graph: &Graph, op: OpId) -> Vec<OpId> {
     let deps = graph.deps(op).iter().filter(|(_, kinds)| kinds.data || kinds.weak);
     let makers = deps.filter_map(|&(buffer, _)| graph.maker(buffer));

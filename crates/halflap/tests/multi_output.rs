@@ -110,7 +110,8 @@ fn a_reader_that_is_no_wait_stalls() {
     assert_eq!(simulation.step_time, Nanos(110.0));
 }
 
-/// The compute comes before the gather, and the gather needs nothing: the best order turns them round.
+/// The compute comes before the gather, and the gather needs nothing: the best order turns them
+/// round.
 #[test]
 fn the_optimizer_hides_a_coalesced_collective() {
     let graph = graph(vec![

@@ -1,5 +1,5 @@
-//! The simulator against independent figures, the bound against every order, and the optimizer: never
-//! slower, never over the limit, the same everywhere, and as good as it must be.
+//! The simulator against independent figures, the bound against every order, and the optimizer:
+//! never slower, never over the limit, the same everywhere, and as good as it must be.
 
 mod common;
 #[path = "common/random.rs"]
@@ -69,8 +69,8 @@ fn find<'a>(
     optimize(&task)
 }
 
-/// `tests/corpus/judged.json.gz` was made by an independent program: the step time of every order of
-/// the corpus, and the lower bound of every graph.
+/// `tests/corpus/judged.json.gz` was made by an independent program: the step time of every order
+/// of the corpus, and the lower bound of every graph.
 #[test]
 fn simulator_and_bound_agree_with_an_independent_judge() {
     let judged = corpus_json("judged.json.gz");
@@ -247,8 +247,8 @@ fn best_by_brute_force(
     all.best
 }
 
-/// The bound knows how much compute and communication slow each other: no order beats it, and on some
-/// programs it is above the bound without contention.
+/// The bound knows how much compute and communication slow each other: no order beats it, and on
+/// some programs it is above the bound without contention.
 #[test]
 fn the_bound_with_contention_holds_and_is_higher() {
     let (mut higher, mut tight) = (0, 0);
@@ -270,8 +270,8 @@ fn the_bound_with_contention_holds_and_is_higher() {
     assert!(higher > 25 && tight > 5, "{higher} higher, {tight} of them tight");
 }
 
-/// Orders are searched for with the times that operations take beside each other, and stay proved and
-/// within the limit.
+/// Orders are searched for with the times that operations take beside each other, and stay proved
+/// and within the limit.
 #[test]
 fn contention_is_part_of_the_search() {
     let mut shorter = 0;
@@ -289,8 +289,8 @@ fn contention_is_part_of_the_search() {
     assert!(shorter > 0);
 }
 
-/// The bound knows the order of collectives: it holds for every order that keeps it, and is higher than
-/// the one for all orders where that order costs time.
+/// The bound knows the order of collectives: it holds for every order that keeps it, and is higher
+/// than the one for all orders where that order costs time.
 #[test]
 fn the_bound_of_kept_orders_holds_and_is_higher() {
     let (mut higher, mut lower, mut tight, mut issued) = (0, 0, 0, 0);
@@ -395,8 +395,8 @@ fn results_are_proved_never_slower_and_the_same_on_any_number_of_threads() {
     assert!(faster > 20, "only {faster} were improved");
 }
 
-/// What the default effort must reach, as a multiple of the bound, at the input order's own peak. The
-/// search is the same everywhere, so that these are facts and not measurements.
+/// What the default effort must reach, as a multiple of the bound, at the input order's own peak.
+/// The search is the same everywhere, so that these are facts and not measurements.
 #[test]
 fn the_default_effort_comes_close_to_the_bound() {
     let targets =
@@ -436,7 +436,8 @@ fn no_single_move_is_left_that_helps() {
     assert!(held_by_others > 50, "only {held_by_others} collectives are waited for");
 }
 
-/// The most that one operation's move saves within the limit: to an earlier place, or to a later one.
+/// The most that one operation's move saves within the limit: to an earlier place, or to a later
+/// one.
 fn best_move(
     (graph, machine): (&Graph, &Machine),
     demands: &Demands<'_>,
@@ -458,8 +459,9 @@ fn best_move(
     places.filter_map(saves).fold(Nanos::ZERO, Nanos::max)
 }
 
-/// What an explanation says could be saved is saved, by the simulator's account and under the rules that
-/// it is said for; and what it does not blame on the kept order, no move that breaks it would save.
+/// What an explanation says could be saved is saved, by the simulator's account and under the rules
+/// that it is said for; and what it does not blame on the kept order, no move that breaks it would
+/// save.
 #[test]
 fn advice_is_true() {
     let (mut advised, mut kept_order) = (0, 0);
@@ -501,8 +503,8 @@ fn advice_is_true() {
     );
 }
 
-/// That no move of one collective helps does not mean that nothing does: an optimizer that moves others,
-/// too, hides some of them.
+/// That no move of one collective helps does not mean that nothing does: an optimizer that moves
+/// others, too, hides some of them.
 #[test]
 fn nothing_gained_is_said_of_single_moves() {
     let mut hidden = 0;
@@ -527,8 +529,8 @@ fn nothing_gained_is_said_of_single_moves() {
     assert!(hidden > 0, "no collective was hidden by moving others");
 }
 
-/// A graph of a backward pass, whose collectives are chained through their waits: with that order kept
-/// nothing can be saved, and a free order is faster.
+/// A graph of a backward pass, whose collectives are chained through their waits: with that order
+/// kept nothing can be saved, and a free order is faster.
 #[test]
 fn a_kept_order_is_no_promise_of_savings() {
     let graph = program("fsdp_backward");

@@ -1,9 +1,9 @@
-//! Torch's own tests of its scheduling passes, on the graphs that they compile to: the passes give the
-//! orders that they assert.
+//! Torch's own tests of its scheduling passes, on the graphs that they compile to: the passes give
+//! the orders that they assert.
 //!
-//! `tests/corpus/torch_suite.json.gz` has the graphs, as torch 2.15 compiles them for the CPU with a
-//! process group that does nothing, and what torch's passes made of them there. The tests are those of
-//! torch's `test/distributed`, files `test_compute_comm_reordering.py` and
+//! `tests/corpus/torch_suite.json.gz` has the graphs, as torch 2.15 compiles them for the CPU with
+//! a process group that does nothing, and what torch's passes made of them there. The tests are
+//! those of torch's `test/distributed`, files `test_compute_comm_reordering.py` and
 //! `test_inductor_collectives.py`, by the same names.
 
 mod common;
@@ -139,8 +139,9 @@ fn test_sink_waits_raise_comms() {
     }
 }
 
-/// Behind the first all-reduce comes what the second one needs, then what it does not need, then what
-/// needs the first. The run times are those of the test: 100 for a collective, 5 for a product, else 1.
+/// Behind the first all-reduce comes what the second one needs, then what it does not need, then
+/// what needs the first. The run times are those of the test: 100 for a collective, 5 for a
+/// product, else 1.
 #[test]
 fn test_reorder_compute_for_overlap_custom_runtime_estimation() {
     let case = Case::of("reorder_compute_for_overlap");

@@ -1,5 +1,5 @@
-"""A custom operator that writes so many elements too far (or, below zero, too early), in a compiled model. What it leaves
-out is left to chance, or with `nan` is no number."""
+"""A custom operator that writes so many elements too far (or, below zero, too early), in a compiled
+model. What it leaves out is left to chance, or with `nan` is no number."""
 
 import ctypes
 import subprocess

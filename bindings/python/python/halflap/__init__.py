@@ -4,8 +4,8 @@
 >>> print(result)            # what the command prints
 >>> result.report().save("report.html")
 
-Every function is a command of the same name, with the same options, the same result and the same errors:
-``halflap schedule --help`` has the long version. ``halflap.torch`` is for torch.compile.
+Every function is a command of the same name, with the same options, the same result and the same
+errors: ``halflap schedule --help`` has the long version. ``halflap.torch`` is for torch.compile.
 """
 
 from ._api import (

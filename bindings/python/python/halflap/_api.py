@@ -49,8 +49,8 @@ class Machine(TypedDict, total=False):
 class Graph:
     """A program of one rank: a ``halflap.graph/1`` graph or an HLO module.
 
-    ``source`` is a dictionary, text, or the path of a file, which may be gzipped. It is read, and what is
-    wrong with it is found, when it is used; `Graph.check` does that now.
+    ``source`` is a dictionary, text, or the path of a file, which may be gzipped. It is read, and
+    what is wrong with it is found, when it is used; `Graph.check` does that now.
     """
 
     def __init__(self, source: GraphLike) -> None:
@@ -190,7 +190,8 @@ class Schedule(_Result):
 
     @property
     def order(self) -> list[str]:
-        """The names of nodes in their new order; of an HLO module, those of its entry computation."""
+        """The names of nodes in their new order; of an HLO module, those of its entry
+        computation."""
         return self._figures.orders[-1][1]
 
     @property
@@ -200,12 +201,14 @@ class Schedule(_Result):
 
     @property
     def recipes(self) -> list[dict[str, Any]]:
-        """How the program was changed, where ``rewrite`` was given: ``kind``, ``members``, ``into``, ``gain``."""
+        """How the program was changed, where ``rewrite`` was given: ``kind``, ``members``,
+        ``into``, ``gain``."""
         return self._fields.get("recipes", [])
 
     @property
     def order_alone(self) -> float | None:
-        """The step time of the best order of the program as it was, in nanoseconds, where ``rewrite`` was given."""
+        """The step time of the best order of the program as it was, in nanoseconds, where
+        ``rewrite`` was given."""
         return self._fields.get("order_alone")
 
     @property
@@ -220,8 +223,8 @@ class Schedule(_Result):
 
     @property
     def bound(self) -> float | None:
-        """A lower bound for all orders that keep the same collective order; for an HLO module, that of its
-        entry computation."""
+        """A lower bound for all orders that keep the same collective order; for an HLO module, that
+        of its entry computation."""
         return self._figures.bound
 
     @property
@@ -255,8 +258,8 @@ class Simulation(_Result):
 
     @property
     def bound(self) -> float | None:
-        """A lower bound for all orders that keep the same collective order; None for an HLO module, whose
-        computations each have one."""
+        """A lower bound for all orders that keep the same collective order; None for an HLO module,
+        whose computations each have one."""
         return self._figures.bound
 
     @property
@@ -345,7 +348,8 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function of the library; its messages name Python's arguments, and it warns as Python does."""
+    """Calls a function of the library; its messages name Python's arguments, and it warns as Python
+    does."""
     try:
         answer = function(*arguments)
     except _halflap.BadInput as problem:
@@ -389,11 +393,12 @@ def schedule(
 ) -> Schedule:
     """Finds an order that hides more communication, and proves it.
 
-    ``memory_budget`` is the most that the order may need: a multiple of the input order's peak (``"1.2x"`` or
-    ``1.2``) or a size (``"40GiB"``, or whole bytes). ``collective_order="kept"`` keeps order-only edges.
-    ``rewrite`` also changes the program where that shortens its step: ``True`` or ``"exact"`` by rewrites that keep
-    every bit, ``"all"``, or a list of their names; ``without`` leaves out chosen ones (``"merge:3"``).
-    ``passes`` runs torch's passes by name, with ``settings``, instead of the optimizer. The rest is `Machine`.
+    ``memory_budget`` is the most that the order may need: a multiple of the input order's peak
+    (``"1.2x"`` or ``1.2``) or a size (``"40GiB"``, or whole bytes). ``collective_order="kept"``
+    keeps order-only edges. ``rewrite`` also changes the program where that shortens its step:
+    ``True`` or ``"exact"`` by rewrites that keep every bit, ``"all"``, or a list of their names;
+    ``without`` leaves out chosen ones (``"merge:3"``). ``passes`` runs torch's passes by name, with
+    ``settings``, instead of the optimizer. The rest is `Machine`.
     """
     options = {
         "memory_budget": memory_budget,
@@ -412,7 +417,8 @@ def schedule(
 
 
 def emit_hlo(module: GraphLike, **options: Any) -> str:
-    """An HLO module again, scheduled and with asynchronous collectives; takes what `schedule` takes."""
+    """An HLO module again, scheduled and with asynchronous collectives; takes what `schedule`
+    takes."""
     return _find(_halflap.schedule, module, {**options, "emit": "hlo"}).program()
 
 
@@ -431,7 +437,8 @@ def simulate(
 ) -> Simulation:
     """Runs an order, or the input order, on streams; the rest is `Machine`.
 
-    Of a `Schedule` its own options are used, unless others are given: they decide which bound it has.
+    Of a `Schedule` its own options are used, unless others are given: they decide which bound it
+    has.
     """
     options = {
         "collective_order": collective_order,
@@ -497,8 +504,8 @@ def what_if(
 ) -> Sweep:
     """What more memory or a faster network would buy; the rest is `Machine`.
 
-    Of a ``schedule`` its own options are used, unless others are given, and no point where its order fits is
-    worse than that.
+    Of a ``schedule`` its own options are used, unless others are given, and no point where its
+    order fits is worse than that.
     """
     options = {
         "memory": memory,
@@ -519,7 +526,8 @@ def report(graph: GraphLike, order: Order | None = None, **machine: Any) -> Repo
 
 
 def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
-    """Compares a measured step, or a file of one (`halflap.torch.timeline`), with its simulation."""
+    """Compares a measured step, or a file of one (`halflap.torch.timeline`), with its
+    simulation."""
     is_held = isinstance(step, Mapping)
     given = ("<step>", _halflap.to_json(step)) if is_held else os.fspath(step)
     return Comparison(ask(_halflap.timeline, given))

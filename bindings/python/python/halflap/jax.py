@@ -5,9 +5,10 @@
 >>> halflap.schedule(module, device="h100")
 >>> module.run(parameters, batch).value
 
-`lower` compiles a jitted function for the devices that its arguments are sharded over, and keeps the program
-of one device as XLA has it: an HLO module, which all functions of `halflap` take. `Module.run` computes it
-with halflap's own runtime, on as many ranks as there are devices, each a thread of this process.
+`lower` compiles a jitted function for the devices that its arguments are sharded over, and keeps
+the program of one device as XLA has it: an HLO module, which all functions of `halflap` take.
+`Module.run` computes it with halflap's own runtime, on as many ranks as there are devices, each a
+thread of this process.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def lower(
 ) -> Module:
     """The program of one device of a jitted function.
 
-    ``arguments`` and ``keywords`` are those of the function, or `jax.ShapeDtypeStruct` in their places. A
-    function that is not jitted yet is. ``stage="optimized"`` gives what XLA makes of it for the devices of this
-    process; the partitioned program depends on them only by their number.
+    ``arguments`` and ``keywords`` are those of the function, or `jax.ShapeDtypeStruct` in their
+    places. A function that is not jitted yet is. ``stage="optimized"`` gives what XLA makes of it
+    for the devices of this process; the partitioned program depends on them only by their number.
     """
     if stage not in DUMPED:
         raise ValueError(f"stage must be one of {', '.join(DUMPED)}, not {stage!r}")
@@ -112,7 +113,8 @@ class Module(Graph):
 
         ``arguments`` and ``keywords`` are those of the function, with values. ``order`` is what
         `halflap.schedule` gave; without one the best is looked for, unless ``options`` has
-        ``input_order=True``. These are the options of ``halflap run``, such as ``{"steps": 3, "timeout": "10s"}``.
+        ``input_order=True``. These are the options of ``halflap run``, such as ``{"steps": 3,
+        "timeout": "10s"}``.
         """
         if any(map(_is_key, jax.tree.leaves(self.compiled.out_info))):
             raise BadInput("the function gives a random key: have it give jax.random.key_data of it")

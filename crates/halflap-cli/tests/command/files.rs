@@ -1,5 +1,5 @@
-//! What is read and written: standard input and output, links, files that are damaged or for another
-//! command; and arguments that are wrong.
+//! What is read and written: standard input and output, links, files that are damaged or for
+//! another command; and arguments that are wrong.
 
 use std::fs;
 use std::io::Write;

@@ -44,14 +44,16 @@ pub enum Recipe {
         /// The collective.
         collective: String,
     },
-    /// All-gathers of a loop are done in the iteration before, and for the first one before the loop.
+    /// All-gathers of a loop are done in the iteration before, and for the first one before the
+    /// loop.
     Pipeline {
         /// The all-gathers, of one loop.
         members: Vec<String>,
         /// Where an iteration gathers for the next one.
         buffers: CarriedBuffers,
     },
-    /// What several all-gathers give is gathered once, by the first, and kept for the others' readers.
+    /// What several all-gathers give is gathered once, by the first, and kept for the others'
+    /// readers.
     Keep {
         /// The all-gathers, in the text's sequence.
         members: Vec<String>,

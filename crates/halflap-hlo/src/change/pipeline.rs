@@ -1,5 +1,5 @@
-//! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the one before it,
-//! and for the first one before the loop. The loop carries one more buffer for each.
+//! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the one before
+//! it, and for the first one before the loop. The loop carries one more buffer for each.
 //!
 //! A loop's values stay where they are. So an iteration gathers over what it has read for the last
 //! time, or into another buffer that is copied at its end.
@@ -85,8 +85,8 @@ pub(super) fn plan_of<'s, 'm>(
     }
 }
 
-/// A loop that can carry more: its values begin and end each iteration as elements of one tuple, and
-/// nothing else runs its computations.
+/// A loop that can carry more: its values begin and end each iteration as elements of one tuple,
+/// and nothing else runs its computations.
 fn carrier(subject: &RecipeSubject<'_>, looped: InstrId) -> Result<Carrier, LoopStays> {
     let module = subject.module;
     subject.changeable(looped).map_err(|_| LoopStays::Controls)?;
@@ -157,9 +157,9 @@ impl BodyReader<'_, '_> {
         Ok(Gathered { collective, cone })
     }
 
-    /// All that values are computed from, but for elements of the loop's parameter, whose next values
-    /// must be known before an iteration ends. If that is not so, or if it takes more than moving
-    /// data, the first that is met.
+    /// All that values are computed from, but for elements of the loop's parameter, whose next
+    /// values must be known before an iteration ends. If that is not so, or if it takes more than
+    /// moving data, the first that is met.
     fn cone(&self, of: Vec<InstrId>) -> Result<Vec<InstrId>, InstrId> {
         let module = self.subject.module;
         let (mut found, mut open) = (BTreeSet::new(), of);
@@ -328,8 +328,8 @@ impl PipelinePlan<'_, '_> {
         }
     }
 
-    /// The gathers for the next iteration, where they do not wait for those that read what is there, or
-    /// behind all of them; returns their names.
+    /// The gathers for the next iteration, where they do not wait for those that read what is
+    /// there, or behind all of them; returns their names.
     fn write_next(&self, draft: &mut Draft<'_>, at: InstrId) -> Vec<String> {
         let mut copier = Copier::new(self, at, When::Next);
         self.gathers.iter().map(|gather| copier.copy(draft, gather)).collect()

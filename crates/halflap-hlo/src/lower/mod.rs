@@ -484,8 +484,8 @@ impl Lowering<'_> {
         self.parts.ops[node].deps.push((token, kinds));
     }
 
-    /// What a rank waits for may need what it sends, or takes, before: no wait comes before a message that
-    /// it came after.
+    /// What a rank waits for may need what it sends, or takes, before: no wait comes before a
+    /// message that it came after.
     fn order_messages(&mut self) {
         let mut messages: Vec<usize> = Vec::new();
         for index in 0..self.steps.places.len() {

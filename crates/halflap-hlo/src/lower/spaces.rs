@@ -29,8 +29,8 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// A buffer of these contents, if it is one of another memory space. Single numbers are flags of the hardware,
-    /// which are assigned after all orders.
+    /// A buffer of these contents, if it is one of another memory space. Single numbers are flags
+    /// of the hardware, which are assigned after all orders.
     pub(super) fn of(contents: &[&Content]) -> Option<Tenant> {
         let first = *contents.first()?;
         if first.space == DEVICE_MEMORY || first.size == Bytes::ZERO || first.is_single {
@@ -71,7 +71,8 @@ impl Tenant {
     }
 }
 
-/// The most that is alive in each memory space, where nodes have these places; of `counted` tenants alone.
+/// The most that is alive in each memory space, where nodes have these places; of `counted` tenants
+/// alone.
 fn peaks(
     tenants: &[Tenant],
     place: &dyn Fn(u32) -> usize,

@@ -84,7 +84,8 @@ struct Expander<'t> {
     mark: String,
     count: usize,
     depth: usize,
-    /// Computations that stood in place of their names, to be written before the one that they were in.
+    /// Computations that stood in place of their names, to be written before the one that they were
+    /// in.
     computations: TextPiece,
 }
 
@@ -177,8 +178,8 @@ impl<'t> Expander<'t> {
         Ok(())
     }
 
-    /// `shape opcode(operands)`, of which what begins at `from` was not written yet. Instructions among the operands
-    /// come before it.
+    /// `shape opcode(operands)`, of which what begins at `from` was not written yet. Instructions
+    /// among the operands come before it.
     fn right_side(
         &mut self,
         from: usize,

@@ -55,7 +55,8 @@ pub fn build(
     Ok(program)
 }
 
-/// Starts were given the number of their channel; now that all are known, it becomes that of a stream.
+/// Starts were given the number of their channel; now that all are known, it becomes that of a
+/// stream.
 fn set_streams(program: &mut Program) {
     let Program { plans, comms, .. } = program;
     for plan in plans.as_mut_slice() {

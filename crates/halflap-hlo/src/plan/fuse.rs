@@ -12,7 +12,8 @@
 //!   result is never allocated;
 //! - the kernel compiler accepts them as one kernel without intermediate memory.
 //!
-//! A kernel runs where the last of its instructions ran: starts, waits and results stay where they are.
+//! A kernel runs where the last of its instructions ran: starts, waits and results stay where they
+//! are.
 
 use super::peak::levels;
 use super::{Check, Fused, Plan, PlanStep, PlannedWork, Program};
@@ -375,7 +376,8 @@ pub fn only_finds(opcode: Opcode) -> bool {
     )
 }
 
-/// `fused_`, the last few operations that compute, and a number: that of the kernel among all that were fused.
+/// `fused_`, the last few operations that compute, and a number: that of the kernel among all that
+/// were fused.
 fn name_kernels(module: &Module, program: &mut Program) {
     const SHOWN: usize = 4;
     let mut number = 0;

@@ -1,5 +1,5 @@
-//! The program for people: one line for each step. Ranks compare programs by hashes of these lines, so
-//! that what they disagree on can be shown.
+//! The program for people: one line for each step. Ranks compare programs by hashes of these lines,
+//! so that what they disagree on can be shown.
 
 use std::fmt::Write;
 

@@ -2,9 +2,9 @@
 //!
 //! Let an element of what a loop carries be, at the end of every iteration, a function of the other
 //! elements at that time, and the same function of them before the first iteration. Then it is that
-//! function of them whenever an iteration or the condition begins, and when the loop ends. So it can be
-//! left out, if that function stands in its place wherever it is read. A gather for the next iteration
-//! is such an element: of the weights, which stay, and of the counter.
+//! function of them whenever an iteration or the condition begins, and when the loop ends. So it
+//! can be left out, if that function stands in its place wherever it is read. A gather for the next
+//! iteration is such an element: of the weights, which stay, and of the counter.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -69,8 +69,8 @@ impl Nodes {
         Some(Carried { parameter, begins, ends: root.inputs, starts, condition, body, left_out })
     }
 
-    /// An element as a function of the others when an iteration begins, if it is one at the end of each
-    /// and before the first.
+    /// An element as a function of the others when an iteration begins, if it is one at the end of
+    /// each and before the first.
     fn follows(&mut self, carried: &Carried, element: usize) -> Option<NodeId> {
         let others = || {
             let places = carried.begins.iter().enumerate().filter(|(place, _)| *place != element);

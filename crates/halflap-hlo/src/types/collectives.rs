@@ -165,7 +165,8 @@ pub(super) fn all_to_all(view: RuleView<'_>) -> RuleResult {
     view.gives_all(&right)
 }
 
-/// Rows of the first operand go into a copy of the second; the others say which, how many and where.
+/// Rows of the first operand go into a copy of the second; the others say which, how many and
+/// where.
 pub(super) fn ragged_all_to_all(view: RuleView<'_>) -> RuleResult {
     const COUNTS: std::ops::Range<usize> = 2..6;
     if view.count() != COUNTS.end {
@@ -188,7 +189,8 @@ pub(super) fn ragged_all_to_all(view: RuleView<'_>) -> RuleResult {
     view.gives(&Type::of(into))
 }
 
-/// What a recv waits for is what its end gives; between that and the token is what the device knows.
+/// What a recv waits for is what its end gives; between that and the token is what the device
+/// knows.
 pub(super) fn received(view: RuleView<'_>) -> RuleResult {
     let is_start = view.module.instruction(view.instr).opcode == Opcode::Recv;
     let start = if is_start { view.result } else { view.operand(0)? };

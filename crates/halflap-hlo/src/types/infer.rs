@@ -1,4 +1,5 @@
-//! Results that the text leaves out. Most rules say what is right; here are those that need the result.
+//! Results that the text leaves out. Most rules say what is right; here are those that need the
+//! result.
 
 use super::{ElementType, Mismatch, Opcode, RuleResult, RuleView, Type, products, shape_of};
 use crate::{Array, Shape};
@@ -76,7 +77,8 @@ fn batch_norm(view: RuleView<'_>) -> RuleResult {
     view.gives_all(&[operand, scale.clone(), scale])
 }
 
-/// What the function gives for a place: the last ones are carried on, of the others there is one for each place.
+/// What the function gives for a place: the last ones are carried on, of the others there is one
+/// for each place.
 fn scan(view: RuleView<'_>) -> RuleResult {
     let module = view.module;
     let Some(callee) = module.computation_in(view.instr, "to_apply") else { return Ok(()) };

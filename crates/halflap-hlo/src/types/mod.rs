@@ -219,7 +219,8 @@ struct RuleView<'a> {
     inferred: Option<&'a OnceCell<Shape>>,
 }
 
-/// The shape of a result that the text leaves out, as XLA infers it; nothing where there is no rule.
+/// The shape of a result that the text leaves out, as XLA infers it; nothing where there is no
+/// rule.
 pub(super) fn inferred(module: &Module, instr: InstrId) -> Result<Option<Shape>, Mismatch> {
     let found = OnceCell::new();
     let result = &module.instruction(instr).shape;

@@ -43,7 +43,8 @@ pub(super) fn dot(view: RuleView<'_>) -> RuleResult {
     view.gives_dims(&dims)
 }
 
-/// One product for each group of rows. Where groups divide what is summed over, there is one result for each.
+/// One product for each group of rows. Where groups divide what is summed over, there is one result
+/// for each.
 pub(super) fn ragged_dot(view: RuleView<'_>) -> RuleResult {
     let (lhs, rhs, sizes) = (view.array(0)?, view.array(1)?, view.array(2)?);
     let [lhs_batch, rhs_batch] = paired(view, "lhs_batch_dims", "rhs_batch_dims")?;
@@ -139,7 +140,8 @@ fn all_dims(labels: &ConvDims) -> [Vec<usize>; 3] {
     [input, kernel, [&[labels.output_batch, labels.output_feature], &output_spatial[..]].concat()]
 }
 
-/// That the kernel is for the window and for a group's features; gives the number of groups of the batch.
+/// That the kernel is for the window and for a group's features; gives the number of groups of the
+/// batch.
 fn convolved_groups(view: RuleView<'_>, labels: &ConvDims) -> Result<u64, Mismatch> {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
     let (features, batches) =
@@ -184,7 +186,8 @@ fn with_inits(view: RuleView<'_>) -> Result<Vec<ElementType>, Mismatch> {
     Ok(elements)
 }
 
-/// That elements are reduced by a computation that takes and gives them, to arrays of these dimensions.
+/// That elements are reduced by a computation that takes and gives them, to arrays of these
+/// dimensions.
 fn reduces(view: RuleView<'_>, elements: &[ElementType], dims: &[u64]) -> RuleResult {
     let right: Vec<Type> = elements.iter().map(|&element| Type::new(element, dims)).collect();
     view.gives_all(&right)?;

@@ -28,7 +28,8 @@ impl Dice {
     }
 }
 
-/// Everything that is read is an `f32[64]{0}`; what else there is comes and goes within a few lines.
+/// Everything that is read is an `f32[64]{0}`; what else there is comes and goes within a few
+/// lines.
 const SHAPE: &str = "f32[64]{0}";
 
 struct Writer {

@@ -142,8 +142,9 @@ mod tests {
         BusyStretch { start: Moment(start), end: Moment(end) }
     }
 
-    /// Work at 0 to 100, 1,000 to 1,100 and 60,000 to 60,100 and 70,000 to 70,100: launched before the
-    /// first ends; launched at 30,000 after the host waited from 1,050 to 5,000; not in the trace.
+    /// Work at 0 to 100, 1,000 to 1,100 and 60,000 to 60,100 and 70,000 to 70,100: launched before
+    /// the first ends; launched at 30,000 after the host waited from 1,050 to 5,000; not in the
+    /// trace.
     #[test]
     fn a_gap_is_told_apart_by_when_its_end_was_launched() {
         let ran = [(0, 100), (1_000, 1_100), (60_000, 60_100), (70_000, 70_100)];

@@ -1,8 +1,8 @@
 //! What custom calls leave allocated.
 //!
-//! The C library says how much of the heap is in use. It is asked before and after a custom call; what
-//! other threads do meanwhile counts, too, so that only what all calls of a kernel have in common is
-//! told ([`kept`]), and of several calls at a time only one is looked at.
+//! The C library says how much of the heap is in use. It is asked before and after a custom call;
+//! what other threads do meanwhile counts, too, so that only what all calls of a kernel have in
+//! common is told ([`kept`]), and of several calls at a time only one is looked at.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 

@@ -1,8 +1,8 @@
 //! Saved values: a folder for each rank, an `.npy` file for each array, and an index that describes
 //! them.
 //!
-//! The index is one JSON object and is valid whenever a process ends, however it does: each entry is
-//! written over the end of the list, together with a new end, when its array is on disk.
+//! The index is one JSON object and is valid whenever a process ends, however it does: each entry
+//! is written over the end of the list, together with a new end, when its array is on disk.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -81,8 +81,8 @@ impl IndexError {
     }
 }
 
-/// Reads what all ranks of a run saved in a folder, or what one rank saved in its own. Among the artifacts of a run
-/// they are in `values`.
+/// Reads what all ranks of a run saved in a folder, or what one rank saved in its own. Among the
+/// artifacts of a run they are in `values`.
 pub fn read_values(folder: &Path) -> Result<Vec<RankValues>, IndexError> {
     if folder.join("index.json").is_file() {
         return Ok(vec![read_index(folder.to_owned())?.0]);

@@ -81,7 +81,8 @@ static POSTS: [Post; MOST_RANKS] = [const {
 /// The programs whose labels posts point to.
 static KEPT: Mutex<BTreeMap<usize, Shared>> = Mutex::new(BTreeMap::new());
 
-/// The calling thread is a rank's compute thread from here on. Costs nothing where faults are not caught.
+/// The calling thread is a rank's compute thread from here on. Costs nothing where faults are not
+/// caught.
 pub(crate) fn take_up(rank: usize, program: &Shared) {
     let Some(post) = POSTS.get(rank).filter(|_| fault::are_caught()) else { return };
     post.last.store(ptr::null_mut(), Ordering::Release);

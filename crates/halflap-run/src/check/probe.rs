@@ -255,7 +255,8 @@ impl TaskProbe {
         }
     }
 
-    /// Looks at the heap while a custom call runs, if that is of use: while nothing else runs on the rank.
+    /// Looks at the heap while a custom call runs, if that is of use: while nothing else runs on
+    /// the rank.
     pub(crate) fn watch_heap(&self) -> Option<HeapWatch> {
         self.tracer.as_ref().filter(|_| self.is_blocking).and_then(|_| HeapWatch::begin())
     }

@@ -224,7 +224,8 @@ impl Record {
         differ.map(|(name, own, theirs)| format!("{name}: {own}, not {theirs}")).collect()
     }
 
-    /// For people: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main, model.py:7)`.
+    /// For people: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main,
+    /// model.py:7)`.
     fn words(&self) -> String {
         let Record { name, op, group, bytes, dtype, sequence, place: (computation, step), .. } =
             self;

@@ -1,5 +1,5 @@
-//! All guarded memory of the process, in a table that a signal handler can read: it takes no lock and
-//! allocates nothing.
+//! All guarded memory of the process, in a table that a signal handler can read: it takes no lock
+//! and allocates nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -97,8 +97,8 @@ pub(super) fn remove(id: RegionId) {
     }
     let freed = entry.freed.swap(std::ptr::null_mut(), Ordering::AcqRel);
     let region = entry.region.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: both were made by boxes here, and only their owner removes them. A handler that reads one at this
-    // moment runs in a process that is about to end.
+    // SAFETY: both were made by boxes here, and only their owner removes them. A handler that reads
+    // one at this moment runs in a process that is about to end.
     unsafe {
         (!freed.is_null()).then(|| Box::from_raw(freed));
         (!region.is_null()).then(|| Box::from_raw(region));

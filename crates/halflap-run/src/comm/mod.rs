@@ -76,7 +76,8 @@ pub(crate) trait Transport: Send + Sync {
     /// no other rank reads this rank's arrays.
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped>;
 
-    /// Does a rank's half of a message: a recv waits for the other half, a send does not. Returns as above.
+    /// Does a rank's half of a message: a recv waits for the other half, a send does not. Returns
+    /// as above.
     fn message(&self, letter: &Letter<'_>) -> Result<Option<Instant>, Stopped>;
 
     /// Waits for all ranks.

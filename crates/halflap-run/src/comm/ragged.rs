@@ -1,8 +1,9 @@
 //! Ragged all-to-all: members send each other pieces of different lengths, which data decide.
 //!
-//! Operands: the rows to send, what comes into a copy of, and for each piece of each member the first
-//! row, the number of rows, the place at the receiver, and how many rows come. Data may be wrong, so
-//! that every member looks at the pieces of all before anything is copied: all find the same.
+//! Operands: the rows to send, what comes into a copy of, and for each piece of each member the
+//! first row, the number of rows, the place at the receiver, and how many rows come. Data may be
+//! wrong, so that every member looks at the pieces of all before anything is copied: all find the
+//! same.
 
 use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;

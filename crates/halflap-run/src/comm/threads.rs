@@ -3,8 +3,8 @@
 //! Collectives of one set of devices are numbered; a rank that reaches a number finds or opens a
 //! meeting, publishes the addresses of its arrays there and waits for the others. A reduction is
 //! divided: each member reduces its part, in member order regardless of arrival, and copies the
-//! other parts from their owners. No member leaves before all have read. Messages between two ranks are
-//! copied by who sends them.
+//! other parts from their owners. No member leaves before all have read. Messages between two ranks
+//! are copied by who sends them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -166,8 +166,8 @@ impl Hub {
         };
         drop(mail);
         for ((to, len), from) in letter.sized().zip(&sent.arrays) {
-            // SAFETY: both halves of a message have the same types, and the plan gives a recv exclusive
-            // memory. Empty arrays may be nowhere.
+            // SAFETY: both halves of a message have the same types, and the plan gives a recv
+            // exclusive memory. Empty arrays may be nowhere.
             unsafe {
                 if len > 0 {
                     std::ptr::copy_nonoverlapping(from.as_ptr(), to.0, len);
@@ -326,8 +326,8 @@ struct Session<'a> {
 /// The operands of all members of a ragged collective.
 fn operands<'a>(ragged: &Ragged, came: &'a [Vec<Address>]) -> Vec<RaggedOperands<'a>> {
     let array = |(address, len): (&Address, usize)| -> &'a [u8] {
-        // SAFETY: all members are here and leave after all have read; their arrays are as long as the
-        // collective's, which is the same on all ranks. Empty ones may be nowhere.
+        // SAFETY: all members are here and leave after all have read; their arrays are as long as
+        // the collective's, which is the same on all ranks. Empty ones may be nowhere.
         if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(address.0, len) } }
     };
     let member = |arrays: &'a Vec<Address>| {
@@ -482,7 +482,8 @@ impl Session<'_> {
         for ((array, out), reduced) in
             collective.arrays.iter().zip(self.exchange.outs).zip(reduced.iter())
         {
-            // SAFETY: all have reduced their parts and read what they needed; the output is this rank's.
+            // SAFETY: all have reduced their parts and read what they needed; the output is this
+            // rank's.
             unsafe {
                 std::ptr::copy_nonoverlapping(reduced.start.0.cast_const(), out.0, array.given)
             };

@@ -104,8 +104,8 @@ impl<'m> Evaluator<'m> {
         self.scratch.len()
     }
 
-    /// Runs the module: for each rank, the arrays of all parameters in; for each rank, the arrays of the
-    /// root out.
+    /// Runs the module: for each rank, the arrays of all parameters in; for each rank, the arrays
+    /// of the root out.
     pub fn run(&mut self, inputs: &[Vec<Tensor>]) -> Result<Vec<Vec<Tensor>>, EvaluateError> {
         self.check(inputs)?;
         let entry = self.module.entry();

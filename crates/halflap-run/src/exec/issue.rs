@@ -444,7 +444,8 @@ impl Issuer<'_> {
             self.alloc(frame, slot)?;
             let address = self.address(frame, slot);
             let _opened = self.opened(&[], &[address]);
-            // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
+            // SAFETY: the slot has room for the array, whose type was checked, and nothing runs
+            // yet.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     input.bytes().as_ptr(),
@@ -718,8 +719,8 @@ impl Issuer<'_> {
         *number - 1
     }
 
-    /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is left,
-    /// because a collective may read it until its wait: it is little, and rare.
+    /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is
+    /// left, because a collective may read it until its wait: it is little, and rare.
     fn read(
         &mut self,
         frame: &mut RunningPlan,
@@ -755,7 +756,8 @@ impl Issuer<'_> {
         }
         let parameters = self.read(frame, arguments, of)?;
         let mut inner = self.enter(call.plan, &parameters)?;
-        // What another branch has left, while branches are collected, is where this one's result goes.
+        // What another branch has left, while branches are collected, is where this one's result
+        // goes.
         let is_left =
             |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
         let (left, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_left);

@@ -27,7 +27,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (address, layout) in blocks.drain(..) {
-            // SAFETY: it was allocated with that layout, and every stream that could use it held the arena.
+            // SAFETY: it was allocated with that layout, and every stream that could use it held
+            // the arena.
             unsafe { dealloc(address.0, layout) };
         }
     }

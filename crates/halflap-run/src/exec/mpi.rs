@@ -36,8 +36,8 @@ impl World {
         }
     }
 
-    /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure other
-    /// ranks may still be at work: [`World::abort`] ends them.
+    /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure
+    /// other ranks may still be at work: [`World::abort`] ends them.
     pub fn run(
         &self,
         program: &Arc<Prepared>,
@@ -142,7 +142,8 @@ impl ProcessWatch<'_> {
         }
     }
 
-    /// Agrees with the others on what was found first. Gives whether it was this rank that found it.
+    /// Agrees with the others on what was found first. Gives whether it was this rank that found
+    /// it.
     fn is_to_tell(&self, findings: &mut Findings, fate: &Fate) -> bool {
         let number = |text: &str| text.trim().parse::<u64>().ok();
         while let Some((_, text)) = self.control.receive(Tag::Found) {

@@ -70,8 +70,8 @@ const ARRIVAL: Duration = Duration::from_secs(2);
 /// A rank that has been in a collective for this long is waiting there.
 const WAITING: Duration = Duration::from_millis(100);
 
-/// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
-/// whose types are those of [`Prepared::inputs`].
+/// Runs all ranks in this process, each with its own program (which should be the same) and its
+/// inputs, whose types are those of [`Prepared::inputs`].
 pub fn run(
     programs: &[Arc<Prepared>],
     inputs: Vec<Vec<Tensor>>,

@@ -1,7 +1,7 @@
 //! What runs on streams.
 //!
-//! A task has the addresses of its arrays, decided when it was issued. That they are its own while it
-//! runs is what the plan and the sequence of streams promise (see [`super::memory`]).
+//! A task has the addresses of its arrays, decided when it was issued. That they are its own while
+//! it runs is what the plan and the sequence of streams promise (see [`super::memory`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -530,8 +530,8 @@ pub(super) fn run_kernel(
     scratch: &mut Scratch,
 ) {
     let (taken, given) = (ins.iter().zip(kernel.inputs()), outs.iter().zip(kernel.outputs()));
-    // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line; no
-    // other task writes there while this kernel runs.
+    // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line;
+    // no other task writes there while this kernel runs.
     let taken = taken
         .map(|(address, kind)| unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) });
     // SAFETY: as above; an input shares this memory only if the kernel allows it.

@@ -93,8 +93,8 @@ impl LoopClock {
         now >= self.next || self.before.is_some()
     }
 
-    /// Whether the loop is given up, and if so whether it is proven that it never ends: an iteration
-    /// changed nothing that its condition depends on.
+    /// Whether the loop is given up, and if so whether it is proven that it never ends: an
+    /// iteration changed nothing that its condition depends on.
     pub(super) fn judge(&mut self, now: Instant, values: Option<Vec<Vec<u8>>>) -> Option<bool> {
         match self.before.take() {
             Some(before) if values.as_ref() == Some(&before) => return Some(true),

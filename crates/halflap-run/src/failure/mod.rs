@@ -159,7 +159,8 @@ pub struct Stopped;
 /// A finding: what is wrong, at which task, on which rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The task, by a number that grows along the plan and at every collective is the same on all ranks.
+    /// The task, by a number that grows along the plan and at every collective is the same on all
+    /// ranks.
     pub number: u64,
     /// The rank.
     pub rank: usize,

@@ -17,8 +17,8 @@ use crate::tensor::{Complex, DType, Tiny};
 /// Reads blocks of `len` elements and writes one.
 ///
 /// # Safety
-/// The blocks must be of the types that the function was chosen for, at least `len` long, and the one
-/// that is written must not overlap with those that are read.
+/// The blocks must be of the types that the function was chosen for, at least `len` long, and the
+/// one that is written must not overlap with those that are read.
 pub(super) type BlockFn = unsafe fn(ins: &[*const u8; 3], out: *mut u8, len: usize);
 
 /// Whether the machine has the vectors that the wide functions use.
@@ -50,7 +50,8 @@ macro_rules! loops {
         $(#[$feature])*
         unsafe fn $one<A: Copy, R, F: Fn(A) -> R + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
             let f = conjure::<F>();
-            // SAFETY: the caller promises blocks of these types and this length that do not overlap.
+            // SAFETY: the caller promises blocks of these types and this length that do not
+            // overlap.
             let (a, out) = unsafe { (block::<A>(ins[0], len), block_mut::<R>(out, len)) };
             for (out, &a) in out.iter_mut().zip(a) {
                 *out = f(a);

@@ -8,8 +8,8 @@ use super::build::FormulaBuilder;
 use super::error::{Gap, Unsupported};
 use crate::tensor::{AlignedBytes, DType};
 
-/// How the ranks' parts of an array are combined: one operation, element by element. bf16 and f16 are
-/// combined in f32 and rounded once.
+/// How the ranks' parts of an array are combined: one operation, element by element. bf16 and f16
+/// are combined in f32 and rounded once.
 #[derive(Clone, Copy, Debug)]
 pub struct Combiner {
     dtype: DType,

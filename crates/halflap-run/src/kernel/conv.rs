@@ -1,10 +1,10 @@
 //! Convolutions: each window becomes a column of a matrix (im2col), and a matrix multiplication
 //! does the rest.
 //!
-//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
-//! dilations, reversed windows, groups of features or of batches. Columns are made in pieces that fit the
-//! second-level cache. bf16 and f16 are computed in f32 and rounded once. If most positions of the
-//! windows see padding, only the others are computed, individually.
+//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative),
+//! both dilations, reversed windows, groups of features or of batches. Columns are made in pieces
+//! that fit the second-level cache. bf16 and f16 are computed in f32 and rounded once. If most
+//! positions of the windows see padding, only the others are computed, individually.
 
 use std::ops::Range;
 
@@ -203,8 +203,8 @@ impl Conv {
         block::computed_as(self.types[2]).size()
     }
 
-    /// The parts of local memory: columns, their places, the packed kernel, the result, and both operands
-    /// where they are converted.
+    /// The parts of local memory: columns, their places, the packed kernel, the result, and both
+    /// operands where they are converted.
     fn parts(&self) -> [usize; 7] {
         let size = self.size();
         let wide = |index: usize| {
@@ -293,7 +293,8 @@ impl Conv {
     /// Adds up what the windows see, and nothing else.
     ///
     /// # Safety
-    /// The operands must be the planned ones, the kernel packed, and the result as long as all columns.
+    /// The operands must be the planned ones, the kernel packed, and the result as long as all
+    /// columns.
     unsafe fn sum<T: GemmReal>(&self, few: &[Vec<Sight>], operands: Operands<T>, result: *mut T) {
         let Operands { input, kernel } = operands;
         // SAFETY: the caller's promise.

@@ -22,7 +22,8 @@ struct DotOperand {
     stored: DType,
     /// The first element, counted in elements.
     base: i64,
-    /// Steps between matrices, between rows (or columns) that are kept, along the contracted dimension.
+    /// Steps between matrices, between rows (or columns) that are kept, along the contracted
+    /// dimension.
     batch: i64,
     free: i64,
     contracted: i64,
@@ -107,7 +108,8 @@ fn free(dims: &[usize], batch: &[usize], contracted: &[usize]) -> usize {
         .product()
 }
 
-/// The step of several dimensions that are walked as one, in a given sequence; `None` where there is none.
+/// The step of several dimensions that are walked as one, in a given sequence; `None` where there
+/// is none.
 fn joined(dims: &[usize], strided: &Strided, of: &[usize]) -> Option<i64> {
     let wide: Vec<usize> = of.iter().copied().filter(|&dim| dims[dim] != 1).collect();
     let is_one = |pair: &[usize]| strided.by[pair[0]] == strided.by[pair[1]] * dims[pair[1]] as i64;
@@ -290,7 +292,8 @@ impl Dot {
                 },
                 threads: buffers.threads(),
             };
-            // SAFETY: the caller's promise; steps are those of the operands, and the result is dense.
+            // SAFETY: the caller's promise; steps are those of the operands, and the result is
+            // dense.
             unsafe { product.run() };
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Real and imaginary parts lie in planes of their own, and each plane has the first element of all
 //! lines, then the second, so that the innermost loops go along memory. Lengths without large prime
-//! factors are split into passes that sort as they go (Stockham); others become a convolution with a
-//! chirp whose length is a power of two (Bluestein).
+//! factors are split into passes that sort as they go (Stockham); others become a convolution with
+//! a chirp whose length is a power of two (Bluestein).
 
 use std::f64::consts::PI;
 use std::ops::{Add, Mul, Neg, Sub};

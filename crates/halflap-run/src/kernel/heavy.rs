@@ -111,7 +111,8 @@ fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Arr
 impl KernelStage for Pad {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let to = buffers.write(self.to);
-        // SAFETY: the value is one element, the output `len`; the transfer was planned for both arrays.
+        // SAFETY: the value is one element, the output `len`; the transfer was planned for both
+        // arrays.
         unsafe {
             if !self.covers {
                 fill(std::slice::from_raw_parts(buffers.read(self.value), self.size), to, self.len);

@@ -1,8 +1,8 @@
 //! Gathers and scatters.
 //!
-//! Both walk over the indices' batch and, for each, over the window that an index names. All steps are
-//! worked out before: a run reads an index vector, finds the window's place, and copies or combines rows
-//! of it.
+//! Both walk over the indices' batch and, for each, over the window that an index names. All steps
+//! are worked out before: a run reads an index vector, finds the window's place, and copies or
+//! combines rows of it.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ struct Windows {
     batching: Vec<(usize, usize)>,
     /// The window, with steps in the array and in the gathered array.
     sizes: Vec<usize>,
-    /// How many elements lie together in both, and the window without the dimensions that make them.
+    /// How many elements lie together in both, and the window without the dimensions that make
+    /// them.
     run: usize,
     outer: Vec<usize>,
     array_by: Vec<i64>,
@@ -112,8 +113,8 @@ impl Windows {
         })
     }
 
-    /// Calls a function for each window: with its start in the array's dimensions, and its first element in
-    /// the gathered array.
+    /// Calls a function for each window: with its start in the array's dimensions, and its first
+    /// element in the gathered array.
     fn each(&self, buffers: &Buffers<'_>, mut f: impl FnMut(&mut [i64], usize)) {
         let indices = buffers.read(self.indices.0);
         let mut start = [0i64; MOST_DIMS];
@@ -358,7 +359,8 @@ impl Scatter {
     ) {
         let Update { buffers, to: at, from } = element;
         let count = self.arrays.len();
-        // SAFETY: local memory has room for two elements of each array; the rest is the caller's promise.
+        // SAFETY: local memory has room for two elements of each array; the rest is the caller's
+        // promise.
         unsafe {
             for (index, &(_, update, to, dtype)) in self.arrays.iter().enumerate() {
                 let (old, new) =

@@ -1,5 +1,5 @@
-//! Cholesky factors and triangular systems, of batches of matrices: plain loops, computed in the type
-//! itself.
+//! Cholesky factors and triangular systems, of batches of matrices: plain loops, computed in the
+//! type itself.
 
 use super::Buffers;
 use super::error::Gap;

@@ -156,8 +156,8 @@ impl KernelStage for ElementLoop {
         for number in buffers.share(self.body.blocks()) {
             let first = number * self.body.block;
             let len = self.body.block.min(self.body.total - first);
-            // SAFETY: elements of the output; the table's other places are set by the body. Where the
-            // output is read as well, the block is written aside first.
+            // SAFETY: elements of the output; the table's other places are set by the body. Where
+            // the output is read as well, the block is written aside first.
             unsafe {
                 let at = to.add(first * self.to.1);
                 table[self.out.0 as usize] = if is_shared { aside } else { at };

@@ -10,7 +10,8 @@ use gemm_common::Parallelism;
 
 use crate::tensor::Complex;
 
-/// A matrix in memory: where it begins, and the steps between rows and between columns, in elements.
+/// A matrix in memory: where it begins, and the steps between rows and between columns, in
+/// elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MatrixView<P> {
     pub(super) start: P,
@@ -57,8 +58,8 @@ impl<T: Multiplied> MatrixProduct<T> {
         }
     }
 
-    /// The same product as the library wants it: neighbours of a column of the result are closer than
-    /// those of a row, and the left operand is walked upwards.
+    /// The same product as the library wants it: neighbours of a column of the result are closer
+    /// than those of a row, and the left operand is walked upwards.
     fn arranged(self) -> MatrixProduct<T> {
         let mut product = match self.to.column < self.to.row {
             false => self,

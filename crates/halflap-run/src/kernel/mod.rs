@@ -334,7 +334,8 @@ impl Kernel {
             let local_bytes = stage.local_bytes().next_multiple_of(64);
             on_threads(count, |index| {
                 let portion = Portion { index, count };
-                // SAFETY: the arrays are those that were planned for, and the scratch memory is long enough.
+                // SAFETY: the arrays are those that were planned for, and the scratch memory is
+                // long enough.
                 unsafe { stage.run(&buffers.for_portion(portion, local_bytes)) };
             });
         }

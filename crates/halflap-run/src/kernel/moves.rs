@@ -21,7 +21,8 @@ impl CopyStage {
 impl KernelStage for CopyStage {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let share = buffers.share(self.transfer.slices());
-        // SAFETY: the transfer was planned for the arrays of these slots, which are different memory.
+        // SAFETY: the transfer was planned for the arrays of these slots, which are different
+        // memory.
         unsafe {
             let (from, to) = (buffers.read(self.from.0).add(self.from.1), buffers.write(self.to));
             match share.len() == self.transfer.slices() {

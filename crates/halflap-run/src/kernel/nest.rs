@@ -1,5 +1,5 @@
-//! Loops over elementwise expressions: terms become steps of a program, data movement becomes the way
-//! in which arrays are read.
+//! Loops over elementwise expressions: terms become steps of a program, data movement becomes the
+//! way in which arrays are read.
 //!
 //! A nest's dimensions start as those of an array. If a reshape requires it, one is split
 //! ([`Halt::Cut`]); if an expression cannot be read along the loop, or would be recomputed, the
@@ -205,7 +205,8 @@ impl<'p, 'f> Nest<'p, 'f> {
     fn compute(&mut self, id: TermId, map: &Map) -> FoundPlace {
         let formula = self.planner.formula;
         let arg = formula.term(id).args[0];
-        // A term's bytes as another type can be had in a register only where both are computed as such.
+        // A term's bytes as another type can be had in a register only where both are computed as
+        // such.
         if matches!(formula.term(id).op, Op::Reinterpret)
             && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype)
         {

@@ -1,7 +1,7 @@
 //! Formulas to stages: what is computed in one loop, what is in memory between them, and where.
 //!
-//! Outputs are written where they belong; what must be in memory in between is scratch. A reshape of
-//! what is in memory is the same memory. Everything is decided here: a stage only runs.
+//! Outputs are written where they belong; what must be in memory in between is scratch. A reshape
+//! of what is in memory is the same memory. Everything is decided here: a stage only runs.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -56,8 +56,8 @@ impl<T: Copy> StridedMatrix<T> {
 /// Multiplies matrices of one type, and writes rows of a dense result.
 ///
 /// # Safety
-/// The operands must hold the matrices, `room` as many bytes as packed operands take, aligned to the
-/// type, and `to` the result.
+/// The operands must hold the matrices, `room` as many bytes as packed operands take, aligned to
+/// the type, and `to` the result.
 pub(super) unsafe fn multiply<T: Whole + Default>(
     extent: Extent,
     operands: [StridedMatrix<T>; 2],

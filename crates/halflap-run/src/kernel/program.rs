@@ -1,8 +1,8 @@
 //! Register programs: block functions in sequence, over blocks that fit the first-level cache.
 //!
-//! A place is a pointer to a block: a register, or memory outside that a loop moves along. Registers are
-//! given out again after their last use, but never to the step that reads it: no step writes what it
-//! reads.
+//! A place is a pointer to a block: a register, or memory outside that a loop moves along.
+//! Registers are given out again after their last use, but never to the step that reads it: no step
+//! writes what it reads.
 
 use super::block::{self, BlockFn};
 use super::error::Gap;
@@ -221,8 +221,8 @@ pub(super) struct BlockProgram {
 }
 
 impl BlockProgram {
-    /// How many elements are in a block: as many as fit with all registers, and never more than the loop
-    /// has.
+    /// How many elements are in a block: as many as fit with all registers, and never more than the
+    /// loop has.
     pub(super) fn block(&self, total: usize) -> usize {
         const BYTES: usize = 32 * 1024;
         let fitting = BYTES / (self.widest * (self.count + 3));
@@ -270,8 +270,8 @@ impl BlockProgram {
         for step in &self.steps {
             if let ProgramStep::Call { run, ins, out, .. } = step {
                 let ins = ins.map(|place| table[place.0 as usize].cast_const());
-                // SAFETY: the function was chosen for the types of its places, and never writes what it
-                // reads.
+                // SAFETY: the function was chosen for the types of its places, and never writes
+                // what it reads.
                 unsafe { run(&ins, table[out.0 as usize], len) };
             }
         }

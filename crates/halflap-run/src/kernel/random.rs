@@ -1,8 +1,8 @@
 //! Random bits as XLA defines them, and random numbers, which it leaves undefined.
 //!
 //! Three-fry and Philox encrypt a counter with a block cipher; the state is a key and the counter,
-//! which is returned advanced. `rng` has no definition: its numbers are those of a Philox that starts from the
-//! context's seed, and are not XLA's.
+//! which is returned advanced. `rng` has no definition: its numbers are those of a Philox that
+//! starts from the context's seed, and are not XLA's.
 
 use super::error::Gap;
 use super::formula::{Generator, TermId};
@@ -72,7 +72,8 @@ pub(super) fn bits(
 impl KernelStage for Bits {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let read = |at: usize| {
-            // SAFETY: the state has a key and counters; it may be an array of u32, so it is read as such.
+            // SAFETY: the state has a key and counters; it may be an array of u32, so it is read as
+            // such.
             unsafe {
                 let half =
                     |at: usize| u64::from(buffers.read(self.state).cast::<u32>().add(at).read());

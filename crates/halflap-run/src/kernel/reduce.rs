@@ -1,10 +1,10 @@
 //! Reductions, with the expression that they reduce in the same loop.
 //!
-//! Loops are put into the sequence outer kept, reduced, inner kept, so that memory is read as it lies:
-//! without inner ones, rows are reduced to one element each (`rows`); with them, rows are added up
-//! (`columns`). Blocks hold several short rows. bf16 and f16 are accumulated in f32 and rounded once.
-//! Any other computation than one operation is applied to blocks as a program; the sequence of elements
-//! is kept, so it need only be associative.
+//! Loops are put into the sequence outer kept, reduced, inner kept, so that memory is read as it
+//! lies: without inner ones, rows are reduced to one element each (`rows`); with them, rows are
+//! added up (`columns`). Blocks hold several short rows. bf16 and f16 are accumulated in f32 and
+//! rounded once. Any other computation than one operation is applied to blocks as a program; the
+//! sequence of elements is kept, so it need only be associative.
 
 use std::ops::Range;
 
@@ -73,7 +73,8 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, T
         .and_then(|opcode| fast(opcode, formula.term(term.args[0]).dtype));
     let kept: usize =
         (0..dims.len()).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).product();
-    // A program is worth its steps only on many elements at once: those that are kept, if there are many.
+    // A program is worth its steps only on many elements at once: those that are kept, if there are
+    // many.
     let first_inner = match &fast {
         None if kept >= 16 => 0,
         None => dims.len(),
@@ -474,7 +475,8 @@ loops!(row_wide fold_wide);
 /// A closure without captures, out of nothing.
 fn conjure<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0) };
-    // SAFETY: the type has no bytes, and a value of it existed: only closures given to `pair` get here.
+    // SAFETY: the type has no bytes, and a value of it existed: only closures given to `pair` get
+    // here.
     unsafe { std::ptr::NonNull::<F>::dangling().read() }
 }
 

@@ -1,6 +1,6 @@
 //! The usual gradient of a maximum or minimum over windows: elements are selected by comparing them
-//! as they are, and sources are added up. Dimensions at the end that the window does not extend over
-//! (features) are walked together.
+//! as they are, and sources are added up. Dimensions at the end that the window does not extend
+//! over (features) are walked together.
 
 use halflap_hlo::{Opcode, WindowDim};
 

@@ -1,7 +1,7 @@
 //! Sorting, and the largest elements.
 //!
-//! Every sort is stable. A comparator that compares two elements of one array, or the same function of
-//! both, is a comparison of keys: integers that are ordered as what is compared. Any other is a
+//! Every sort is stable. A comparator that compares two elements of one array, or the same function
+//! of both, is a comparison of keys: integers that are ordered as what is compared. Any other is a
 //! program that runs for each pair.
 
 use std::sync::Arc;

@@ -177,8 +177,8 @@ impl Transfer {
         }
         let rank = self.dims.len();
         let last = rank - 1;
-        // Where what is read one after the other is another dimension than what is written so, both are
-        // walked in squares, which keep to a few cache lines of either.
+        // Where what is read one after the other is another dimension than what is written so, both
+        // are walked in squares, which keep to a few cache lines of either.
         let reader = (0..last).rev().find(|&dim| self.from[dim] == 1 && self.dims[dim] >= 4);
         let paired = reader.filter(|_| {
             self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4

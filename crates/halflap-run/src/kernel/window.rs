@@ -236,7 +236,8 @@ impl KernelStage for ReduceWindow {
     }
 }
 
-/// The gradient of a reduction that selects: each source goes to the element that its window selected.
+/// The gradient of a reduction that selects: each source goes to the element that its window
+/// selected.
 struct SelectAndScatter {
     window: Vec<WindowDim>,
     /// The window's extents.

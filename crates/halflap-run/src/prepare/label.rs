@@ -32,7 +32,8 @@ pub struct Label {
     pub outs: Vec<Argument>,
     /// The participants of a collective.
     pub among: String,
-    /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
+    /// Of a kernel that computes several instructions: their names, and how much of its time is
+    /// theirs.
     pub shares: Vec<(String, f64)>,
     /// The function that a custom call calls.
     pub target: Option<String>,

@@ -1,4 +1,5 @@
-//! Kernels of steps: what a launch computes, and the bitcasts that are part of it or come before it.
+//! Kernels of steps: what a launch computes, and the bitcasts that are part of it or come before
+//! it.
 
 use halflap_hlo::ids::{InstrId, SlotId};
 use halflap_hlo::plan::{Plan, PlannedWork};

@@ -42,8 +42,8 @@ pub(super) fn slot_arrays(
     Ok(held)
 }
 
-/// The bitcasts between the memory of a value and the value, the first to be applied first; none, if they
-/// leave all elements where they are.
+/// The bitcasts between the memory of a value and the value, the first to be applied first; none,
+/// if they leave all elements where they are.
 pub(super) fn bitcasts(module: &Module, leaf: ResultLeaf) -> Vec<InstrId> {
     let mut found = Vec::new();
     let mut at = Some(leaf);

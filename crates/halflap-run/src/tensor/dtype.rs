@@ -139,7 +139,8 @@ impl fmt::Display for DType {
 /// A Rust type that holds elements.
 ///
 /// # Safety
-/// `holds` may be true only for types of the same size and alignment, any bytes of which are a value.
+/// `holds` may be true only for types of the same size and alignment, any bytes of which are a
+/// value.
 pub unsafe trait Element: Copy + Default + 'static {
     /// Its own element type.
     const DTYPE: DType;

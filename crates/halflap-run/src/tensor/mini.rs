@@ -134,7 +134,8 @@ impl Format {
         let last = (magnitude >> cut) & 1;
         let normal = ((magnitude + (1 << (cut - 1)) - 1 + last) >> cut)
             .wrapping_sub((127 - self.bias) << self.mantissa);
-        // Adding a number whose last digit is the type's smallest number rounds to a multiple of it.
+        // Adding a number whose last digit is the type's smallest number rounds to a multiple of
+        // it.
         let unit = f32::from_bits((127 - self.bias + 1 + cut) << 23);
         let small = (f32::from_bits(magnitude) + unit).to_bits().wrapping_sub(unit.to_bits());
         let is_small = magnitude < (127 - self.bias + 1) << 23;

@@ -80,8 +80,8 @@ impl<'a> View<'a> {
         Ok(View { dtype, dims, start, life: PhantomData })
     }
 
-    /// Memory seen as an array, where a kernel may write to it at the same time because it said that
-    /// this input can be an output ([`crate::kernel::Kernel::can_share`]).
+    /// Memory seen as an array, where a kernel may write to it at the same time because it said
+    /// that this input can be an output ([`crate::kernel::Kernel::can_share`]).
     ///
     /// # Safety
     /// `start` must be aligned to the type and point to memory for all elements that lives for

@@ -17,7 +17,8 @@ pub fn run(text: &str, inputs: &[Tensor]) -> Vec<Tensor> {
     try_run(text, inputs).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// Evaluates an entry computation after computations that it may name: `add`, `max` and `less` of f32.
+/// Evaluates an entry computation after computations that it may name: `add`, `max` and `less` of
+/// f32.
 pub fn run_entry(body: &str, inputs: &[Tensor]) -> Vec<Tensor> {
     run(&with_computations(body), inputs)
 }

@@ -1,8 +1,8 @@
 //! The search for a plan.
 //!
-//! Every plan gets a first look: its bound, and if that leaves anything to be gained, a short search
-//! from the order of the program as it is. With quick effort there are few such looks, at the plans
-//! that seem best in that order.
+//! Every plan gets a first look: its bound, and if that leaves anything to be gained, a short
+//! search from the order of the program as it is. With quick effort there are few such looks, at
+//! the plans that seem best in that order.
 
 use std::collections::BTreeSet;
 
@@ -237,8 +237,8 @@ impl<'a> PlanSearch<'a> {
         Some(step)
     }
 
-    /// Tries a plan, unless it was tried. Gives its step, or the least that it could take if that is
-    /// too long; nothing where it does not fit.
+    /// Tries a plan, unless it was tried. Gives its step, or the least that it could take if that
+    /// is too long; nothing where it does not fit.
     pub(super) fn consider(&mut self, recipes: Vec<Recipe>, done: f64) -> Option<Nanos> {
         if recipes.is_empty() || self.seen.contains(&recipes) {
             return None;

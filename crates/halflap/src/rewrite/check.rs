@@ -13,8 +13,8 @@ pub(super) struct MergeMember<'a> {
     /// The waits that read its results themselves, ascending.
     pub(super) waits: Vec<OpId>,
     pub(super) result: ResultAs,
-    /// The wait whose place the copy of the result takes: the first, if it needs nothing else, so that
-    /// what reads the result without waiting does not come after more than it did.
+    /// The wait whose place the copy of the result takes: the first, if it needs nothing else, so
+    /// that what reads the result without waiting does not come after more than it did.
     pub(super) replaced: Option<OpId>,
 }
 
@@ -57,8 +57,8 @@ pub(super) fn members<'a>(
     Ok(members)
 }
 
-/// Collectives that may be merged as far as they themselves go, by what members must have in common;
-/// both classes and members in the sequence of the input order.
+/// Collectives that may be merged as far as they themselves go, by what members must have in
+/// common; both classes and members in the sequence of the input order.
 pub fn mergeable(graph: &Graph) -> Vec<Vec<OpId>> {
     let mut classes: Vec<Vec<MergeMember<'_>>> = Vec::new();
     for member in graph.ops().filter_map(|op| member(graph, op).ok()) {
@@ -171,8 +171,8 @@ fn no_path(graph: &Graph, members: &[OpId]) -> Result<(), RewriteError> {
     Ok(())
 }
 
-/// Sets that are independent within may still need each other: a member of one comes before a member
-/// of another, and one of the other before one of the first.
+/// Sets that are independent within may still need each other: a member of one comes before a
+/// member of another, and one of the other before one of the first.
 pub(super) fn no_circle(graph: &Graph, sets: &[&[OpId]]) -> Result<(), RewriteError> {
     let circle = circle(graph, sets);
     let name = |set: usize| graph.name(sets[set][0]).to_owned();
@@ -183,8 +183,8 @@ pub(super) fn no_circle(graph: &Graph, sets: &[&[OpId]]) -> Result<(), RewriteEr
     }
 }
 
-/// Sets, by number, that need each other in a circle when each becomes one operation; empty if there
-/// is no circle.
+/// Sets, by number, that need each other in a circle when each becomes one operation; empty if
+/// there is no circle.
 pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
     let mut set_of: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
     for (number, set) in sets.iter().enumerate() {

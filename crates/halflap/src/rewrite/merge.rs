@@ -105,7 +105,8 @@ const OUT: &str = ".out";
 
 /// An operation of the new program, before it has a number.
 pub(super) struct DraftOp {
-    /// Its place among others that could run as well, and of several with the same place the sequence.
+    /// Its place among others that could run as well, and of several with the same place the
+    /// sequence.
     pub(super) place: (OpId, u8),
     pub(super) source: Source,
     pub(super) op: OpParts,
@@ -223,7 +224,8 @@ impl<'a> Merge<'a> {
         };
     }
 
-    /// Results in one piece take no memory but the bucket's, and neither does what was a part of them.
+    /// Results in one piece take no memory but the bucket's, and neither does what was a part of
+    /// them.
     fn make_slices(&mut self) {
         let mut sliced: BTreeMap<BufId, Option<BufId>> = BTreeMap::new();
         for set in &self.sets {
@@ -366,8 +368,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What a set's members need, for some of the reasons; what they make among themselves is left out.
-    /// What is a member of another set is carried out by that set's collective.
+    /// What a set's members need, for some of the reasons; what they make among themselves is left
+    /// out. What is a member of another set is carried out by that set's collective.
     fn deps_of(
         &self,
         ops: &[OpId],

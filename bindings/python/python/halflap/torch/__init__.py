@@ -3,9 +3,9 @@
 >>> import halflap.torch
 >>> halflap.torch.enable()
 
-has every graph with collectives that is compiled from then on, forward, backward and inference, put into the
-order that hides the most communication within a memory limit. docs/torch.md says what is switched, how caches
-stay correct and what is promised.
+has every graph with collectives that is compiled from then on, forward, backward and inference, put
+into the order that hides the most communication within a memory limit. docs/torch.md says what is
+switched, how caches stay correct and what is promised.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Waiting(NamedTuple):
 
 
 class Enabled:
-    """What `enable` switched on. As a context manager, it is switched off at the end of the block, and what it was
-    put in the place of is on again; backward graphs are compiled with their forward graphs, so that they are
-    ordered, too."""
+    """What `enable` switched on. As a context manager, it is switched off at the end of the block,
+    and what it was put in the place of is on again; backward graphs are compiled with their forward
+    graphs, so that they are ordered, too."""
 
     def __init__(self, our_pass: OverlapPass, report_dir: str | None, waiting: Waiting) -> None:
         #: The pass that orders graphs.
@@ -171,25 +171,27 @@ def enable(
 ) -> Enabled:
     """Has halflap order every graph with collectives that is compiled from now on.
 
-    ``memory_budget``: the most that an order may need, as `halflap.schedule` takes it; by default no more than
-    Inductor's order. ``collective_order``: ``"kept"`` has collectives stay in the program's order, which is safe
-    whatever other ranks run; ``"free"`` lets them pass each other, for programs whose ranks all compile the same
-    graphs; ``"auto"`` compiles both, and ranks agree on one before they first run a graph. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
+    ``memory_budget``: the most that an order may need, as `halflap.schedule` takes it; by default
+    no more than Inductor's order. ``collective_order``: ``"kept"`` has collectives stay in the
+    program's order, which is safe whatever other ranks run; ``"free"`` lets them pass each other,
+    for programs whose ranks all compile the same graphs; ``"auto"`` compiles both, and ranks agree
+    on one before they first run a graph. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
 
-    Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as Inductor's
-    ``estimate_op_runtime``), else ``profile`` (`measure`, `profile_from_trace`), else Inductor, else the model of
-    ``device``: a preset's name, a file or a dictionary of figures (docs/costs.md); by default what this process
-    runs on. ``ranks_per_node``: by default the launcher's count, else the device's. They must be the same on all
-    ranks.
+    Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as
+    Inductor's ``estimate_op_runtime``), else ``profile`` (`measure`, `profile_from_trace`), else
+    Inductor, else the model of ``device``: a preset's name, a file or a dictionary of figures
+    (docs/costs.md); by default what this process runs on. ``ranks_per_node``: by default the
+    launcher's count, else the device's. They must be the same on all ranks.
 
     ``unbacked``: what a size that depends on data, such as the tokens of an expert, is assumed to
     be; by default what Inductor assumes (``config.unbacked_symint_fallback``).
 
-    ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the orders of all
-    ranks of a process group, waiting for at most 60 s or so many seconds, and raise `RanksDiffer` on all of them
-    where they differ; compile caches are off meanwhile, because a rank that takes a graph from its cache decides
-    nothing. ``agree_within``: with ``"auto"``, how many seconds a rank waits for the others before it first runs a
-    graph; then collectives stay in the program's order.
+    ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the
+    orders of all ranks of a process group, waiting for at most 60 s or so many seconds, and raise
+    `RanksDiffer` on all of them where they differ; compile caches are off meanwhile, because a rank
+    that takes a graph from its cache decides nothing. ``agree_within``: with ``"auto"``, how many
+    seconds a rank waits for the others before it first runs a graph; then collectives stay in the
+    program's order.
 
     ``collectives``: operators of other libraries that communicate, such as
     ``{"vllm::all_reduce": "all_reduce"}`` or, with a process group that is not that of all ranks,
@@ -198,10 +200,10 @@ def enable(
     ``tuned``: what `tune` found, or its file; sets ``collective_order``, ``memory_budget``,
     ``effort``, ``profile`` and ``rewrite``.
 
-    ``rewrite``: ``"exact"`` also merges collectives where that makes a step shorter, and keeps every
-    bit; ``"all"`` also where sums may be added up in another sequence. ``"groups"``, in a list
-    beside these, has all-gathers use a second process group; all ranks then call this. All ranks of
-    a process group must then compile the same graphs.
+    ``rewrite``: ``"exact"`` also merges collectives where that makes a step shorter, and keeps
+    every bit; ``"all"`` also where sums may be added up in another sequence. ``"groups"``, in a
+    list beside these, has all-gathers use a second process group; all ranks then call this. All
+    ranks of a process group must then compile the same graphs.
 
     ``keep``: decides for each gathered parameter whether it is kept for the backward pass or
     gathered again, within a limit of its own: ``"1.2x"`` of what the larger of a step's two graphs
@@ -253,9 +255,9 @@ def enable(
 
 
 def disable() -> None:
-    """Switches it off and sets everything back; what is compiled stays as it is. Only where ranks have
-    agreed on an order of collectives, graphs with the same collectives still get it, as long as the
-    process group is up: other ranks may run what was compiled before."""
+    """Switches it off and sets everything back; what is compiled stays as it is. Only where ranks
+    have agreed on an order of collectives, graphs with the same collectives still get it, as long
+    as the process group is up: other ranks may run what was compiled before."""
     session.report_dir = session.check_ranks = None
     others_rely_on_it = bool(_agree.decisions.binding())
     if not others_rely_on_it:
@@ -280,10 +282,10 @@ def measure(
     """Measures what the kernels and collectives of a step take, for ``enable(profile=...)``.
 
     All ranks call it, and get the same. ``step`` runs ``steps`` + 2 times. What it calls compiled
-    is compiled anew for this, in an order without overlap, and again when it is next called; it must
-    be compiled by Inductor. On GPUs times are those of a trace of torch.profiler, and contention is
-    not measured. ``out`` also writes the result to a file. ``collectives`` and ``unbacked`` are
-    those of `enable`.
+    is compiled anew for this, in an order without overlap, and again when it is next called; it
+    must be compiled by Inductor. On GPUs times are those of a trace of torch.profiler, and
+    contention is not measured. ``out`` also writes the result to a file. ``collectives`` and
+    ``unbacked`` are those of `enable`.
     """
     check_settings()
     _check_steps(steps)
@@ -314,11 +316,11 @@ def timeline(
     """Shows where the time of a step goes: what ran when on each rank, beside the simulation.
 
     All ranks call it, and get the same. ``order``: ``"default"`` (torch's own), ``"none"`` (no
-    overlap), ``"kept"`` or ``"free"``; by default what is enabled, else torch's own. ``profile``: run
-    times for the simulation; by default they are measured first (`measure`). The step is compiled
-    anew for this and runs ``steps`` + 2 times; the one in the middle by its duration is shown. It
-    must be compiled by Inductor with its Python wrapper, and run on a CPU with gloo. For GPUs,
-    `halflap.analyze` shows what ran. ``out`` also writes a file for ``halflap timeline``.
+    overlap), ``"kept"`` or ``"free"``; by default what is enabled, else torch's own. ``profile``:
+    run times for the simulation; by default they are measured first (`measure`). The step is
+    compiled anew for this and runs ``steps`` + 2 times; the one in the middle by its duration is
+    shown. It must be compiled by Inductor with its Python wrapper, and run on a CPU with gloo. For
+    GPUs, `halflap.analyze` shows what ran. ``out`` also writes a file for ``halflap timeline``.
     """
     check_settings()
     _check_steps(steps)
@@ -353,13 +355,13 @@ def tune(
 ) -> Tuned:
     """Tries orders of a training step on this machine, and gives the fastest.
 
-    All ranks call it, and get the same. ``make_step`` gives a function that does one step, and calls
-    what is compiled. It is tried with torch's own default, without overlap, and in halflap's orders
-    with collectives kept and free, each within ``memory_budgets``, and freely after each of
+    All ranks call it, and get the same. ``make_step`` gives a function that does one step, and
+    calls what is compiled. It is tried with torch's own default, without overlap, and in halflap's
+    orders with collectives kept and free, each within ``memory_budgets``, and freely after each of
     ``rewrites`` (as `enable` takes one), in turns, until the differences are clear or ``seconds``
-    have passed. Where nothing is faster beyond doubt, the choice is torch's
-    default. ``profile``: run times that are known; by default they are measured first (`measure`).
-    ``out`` also writes the result to a file. The model is trained meanwhile.
+    have passed. Where nothing is faster beyond doubt, the choice is torch's default. ``profile``:
+    run times that are known; by default they are measured first (`measure`). ``out`` also writes
+    the result to a file. The model is trained meanwhile.
     """
     check_settings()
     limit = _seconds("seconds", seconds)
@@ -386,13 +388,14 @@ def tune(
 
 @contextlib.contextmanager
 def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Writes every graph that halflap orders in the block to a file of ``folder``, as ``halflap.graph/1``.
+    """Writes every graph that halflap orders in the block to a file of ``folder``, as
+    ``halflap.graph/1``.
 
-    If halflap is not enabled, it is in the block. Graphs that come from a compile cache are not scheduled, so
-    that caches are off in it, and backward graphs are compiled with their forward graphs. A file has all that
-    decided: ``halflap schedule FILE``, with the options that were enabled, gives the same order.
-    Files are called ``rank0_graph0_forward.json`` and so on. What is in the folder stays: numbers
-    go on after it.
+    If halflap is not enabled, it is in the block. Graphs that come from a compile cache are not
+    scheduled, so that caches are off in it, and backward graphs are compiled with their forward
+    graphs. A file has all that decided: ``halflap schedule FILE``, with the options that were
+    enabled, gives the same order. Files are called ``rank0_graph0_forward.json`` and so on. What is
+    in the folder stays: numbers go on after it.
     """
     folder = os.fspath(folder)
     os.makedirs(folder, exist_ok=True)

@@ -1,17 +1,17 @@
 """Decides whether all ranks that communicate in a graph may issue its collectives in a free order.
 
 Ranks agree on a *skeleton*: the collectives of a graph in the program's order. In the process
-group's store every rank has one cell for it, which compare-and-set writes once: either
-the rank itself, with the free order that it would run, or a rank that gave up waiting for it, with
-`KEPT`. The decision is a function of the cells of all ranks that the graph's process groups connect:
-free if they all hold the same order, else kept. Cells never change, so all ranks that read them
-decide alike, whether they compiled the graph or loaded it from a cache, early or late.
+group's store every rank has one cell for it, which compare-and-set writes once: either the rank
+itself, with the free order that it would run, or a rank that gave up waiting for it, with `KEPT`.
+The decision is a function of the cells of all ranks that the graph's process groups connect: free
+if they all hold the same order, else kept. Cells never change, so all ranks that read them decide
+alike, whether they compiled the graph or loaded it from a cache, early or late.
 
 A decision binds the process from then on. Whatever has the same skeleton and is compiled later (the
-same program for another sequence length, with other options, or after halflap was switched off) gets
-the collective order that was decided, because one rank may run it while others still run what was
-compiled first. Where its dependencies forbid that order, it is another program, and has a skeleton
-of its own, *apart*: it runs only if all ranks come to it.
+same program for another sequence length, with other options, or after halflap was switched off)
+gets the collective order that was decided, because one rank may run it while others still run what
+was compiled first. Where its dependencies forbid that order, it is another program, and has a
+skeleton of its own, *apart*: it runs only if all ranks come to it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def collectives_of(graph: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def dependencies_of(graph: dict[str, Any]) -> list[list[int]]:
-    """For each collective those that must come before it, by their places in the program's order."""
+    """For each collective those that must come before it, by their places in the program's
+    order."""
     makers = {name: node["name"] for node in graph["nodes"] for name in node["outputs"]}
     # Bits, one for each collective: nodes are in a topological order.
     before: dict[str, int] = {}

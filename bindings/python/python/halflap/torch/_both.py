@@ -1,8 +1,8 @@
 """Generates a graph's program twice: with collectives in the program's order and in the free one.
 
-Inductor's code generation starts from the lowered graph, builds a scheduler, on which our pass runs,
-and writes the program. It changes the graph's own tables on the way, so they are restored before the
-second generation.
+Inductor's code generation starts from the lowered graph, builds a scheduler, on which our pass
+runs, and writes the program. It changes the graph's own tables on the way, so they are restored
+before the second generation.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _threads = _Threads()
 
 
 def current_build() -> Build | None:
-    """Of the graph whose program this thread generates, if it may have two. Regions in it, which are graphs of their
-    own, have one order."""
+    """Of the graph whose program this thread generates, if it may have two. Regions in it, which
+    are graphs of their own, have one order."""
     build = _threads.build
     return build if build is not None and build.graph is V.graph else None
 

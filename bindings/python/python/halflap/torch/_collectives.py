@@ -55,7 +55,8 @@ class Opaque(NamedTuple):
 
 @functools.cache
 def kind_of(operation: str) -> str | None:
-    """``all_gather`` of ``all_gather_into_tensor``; none for an operation that is none of `KINDS`."""
+    """``all_gather`` of ``all_gather_into_tensor``; none for an operation that is none of
+    `KINDS`."""
     plain = operation.lower().replace("_", "")
     return next((kind for kind in KINDS if kind.replace("_", "") in plain), None)
 

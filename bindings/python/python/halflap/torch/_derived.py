@@ -1,11 +1,11 @@
 """Updates what Inductor derived from edges and positions before our pass ran.
 
 Code generation still reads it afterwards. `decide_inplace_update` assumes that every operation in a
-node's ``ancestors`` has already run, and lets the node overwrite a buffer whose other readers are all
-among them. ``ancestors`` includes what is reachable through order-only edges; a free order breaks
-some of these, and a reader that comes later would find its input overwritten. So after our pass
-``ancestors`` holds nothing that runs later, broken edges are gone, and positions are those of the
-new order.
+node's ``ancestors`` has already run, and lets the node overwrite a buffer whose other readers are
+all among them. ``ancestors`` includes what is reachable through order-only edges; a free order
+breaks some of these, and a reader that comes later would find its input overwritten. So after our
+pass ``ancestors`` holds nothing that runs later, broken edges are gone, and positions are those of
+the new order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from torch.utils._ordered_set import OrderedSet
 
 
 class OrderEdge(NamedTuple):
-    """A dependency that only keeps two collectives in sequence: two nodes by index, and a buffer."""
+    """A dependency that only keeps two collectives in sequence: two nodes by index, and a
+    buffer."""
 
     before: int
     after: int

@@ -131,7 +131,8 @@ def _agrees(said: str | None, hosts: int) -> bool:
 
 
 def _counts(text: str) -> list[tuple[int, int]]:
-    """Slurm's ``8(x3),4`` as [(8, 3), (4, 1)], and ``8`` as [(8, 1)]; nothing where it is neither."""
+    """Slurm's ``8(x3),4`` as [(8, 3), (4, 1)], and ``8`` as [(8, 1)]; nothing where it is
+    neither."""
     if re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", text.strip()) is None:
         return []
     runs = [(int(count), int(times or 1)) for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text)]

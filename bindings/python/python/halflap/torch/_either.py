@@ -1,8 +1,8 @@
 """The entry point of a compiled graph that can run in two orders of collectives.
 
-Its generated module holds the free program, and the text of the same program with collectives in the
-program's order. Before the first collective is issued for the first time, ranks agree on one of them
-(`_agree`). The text is compiled only if the free order may not run.
+Its generated module holds the free program, and the text of the same program with collectives in
+the program's order. Before the first collective is issued for the first time, ranks agree on one of
+them (`_agree`). The text is compiled only if the free order may not run.
 """
 
 from __future__ import annotations

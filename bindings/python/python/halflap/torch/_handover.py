@@ -129,8 +129,8 @@ class Program:
         names.keep_saved()
 
     def ordered(self, names: list[str]) -> list[BaseSchedulerNode]:
-        """The scheduler nodes in an order, checked against the dependencies that they really have, and with what
-        Inductor derived from their old order put right."""
+        """The scheduler nodes in an order, checked against the dependencies that they really have,
+        and with what Inductor derived from their old order put right."""
         index_of = {name: index for index, name in enumerate(self._names)}
         order = [index_of[name] for name in names]
         if len(order) != len(self.snodes) or len(set(order)) != len(order):
@@ -256,14 +256,15 @@ class Program:
         return reads
 
     def _kind_of(self, dep: WeakDep, index: int, maker: int) -> str:
-        """Why a node runs after another whose values it does not read. Only what chains collectives may be broken;
-        since torch 2.15 other dependencies are marked as fake, too: a mutation after the readers of what it
-        overwrites, and side effects.
+        """Why a node runs after another whose values it does not read. Only what chains collectives
+        may be broken; since torch 2.15 other dependencies are marked as fake, too: a mutation after
+        the readers of what it overwrites, and side effects.
 
-        Nothing that generated code does after an asynchronous collective waits for its end, but for its wait, whose
-        buffer takes the collective's name in all dependencies that come later. So a dependency that is still on the
-        collective's own buffer (torch's FX-level scheduling makes such: start, then compute, then wait) only says
-        what is launched first. A mutation of what a collective under way uses is safe only after its end."""
+        Nothing that generated code does after an asynchronous collective waits for its end, but for
+        its wait, whose buffer takes the collective's name in all dependencies that come later. So a
+        dependency that is still on the collective's own buffer (torch's FX-level scheduling makes
+        such: start, then compute, then wait) only says what is launched first. A mutation of what a
+        collective under way uses is safe only after its end."""
         if dep.is_fake and self._is_chain(index, maker):
             if self._overwrites(dep, index) and self._overwriting[-1:] != [index]:
                 self._overwriting.append(index)
@@ -272,8 +273,8 @@ class Program:
         return "issued" if goes_on and not self._overwrites(dep, index) else "weak"
 
     def _overwrites(self, dep: WeakDep, index: int) -> bool:
-        """Whether a dependency is there because the node overwrites something: it then names the buffer that does. A
-        wait is a mutation to torch, and overwrites nothing."""
+        """Whether a dependency is there because the node overwrites something: it then names the
+        buffer that does. A wait is a mutation to torch, and overwrites nothing."""
         mutating = self.snodes[index].outputs_by_name.get(dep.mutating_buf)
         return mutating is not None and bool(mutating.get_mutations()) and self._traits[index].kind != "wait"
 
@@ -288,9 +289,9 @@ class Program:
         return overwritten.isdisjoint([named.get(dep.name, dep.name) for dep in reads])
 
     def _add_readers(self) -> None:
-        """Binds a collective that overwrites a buffer to all earlier readers of it. Torch says that by
-        the last name of what a reader made, which may be that of a wait for another collective: if
-        such a dependency is broken like a chain, the reader itself must still come first."""
+        """Binds a collective that overwrites a buffer to all earlier readers of it. Torch says that
+        by the last name of what a reader made, which may be that of a wait for another collective:
+        if such a dependency is broken like a chain, the reader itself must still come first."""
         indices = {name: index for index, name in enumerate(self._names)} if self._overwriting else {}
         for index in self._overwriting:
             readers = {indices[user] for user in self._users_of_overwritten(index)}
@@ -407,7 +408,8 @@ class Program:
             "async": opaque is None and not self._traits[index].is_wait,
             "input_bytes": sent,
         }
-        # What works in place makes nothing, and what hands its results out does not say how large they are.
+        # What works in place makes nothing, and what hands its results out does not say how large
+        # they are.
         if received:
             collective["output_bytes"] = received
         kind, dtype = kind_of(operation), _dtype(given)
@@ -457,8 +459,8 @@ def _add_users(buffer: dict[str, Any], users: list[str]) -> None:
 
 
 def _freeable(inputs: Iterable[str]) -> list[str]:
-    """The inputs of the graph that may be freed in it. Torch knows them by how their names begin, and is asked once
-    of all that differ in a number."""
+    """The inputs of the graph that may be freed in it. Torch knows them by how their names begin,
+    and is asked once of all that differ in a number."""
     known: dict[str, bool] = {}
     freeable = []
     for name in inputs:
@@ -476,8 +478,8 @@ def copied(name: str) -> str:
 
 
 def members(ordered: Any) -> Iterable[Any]:
-    """What is in one of torch's ordered sets, whose own iterator is written in Python, and takes several times as
-    long."""
+    """What is in one of torch's ordered sets, whose own iterator is written in Python, and takes
+    several times as long."""
     return getattr(ordered, "_dict", ordered)
 
 
@@ -586,7 +588,8 @@ def has_collectives(snodes: list[BaseSchedulerNode], opaque: Iterable[Opaque] = 
 
 
 def merged(parts: list[Traits]) -> Traits:
-    """Of a node of several parts: what any of them is, but for a multi-output, which is one alone."""
+    """Of a node of several parts: what any of them is, but for a multi-output, which is one
+    alone."""
     whole = Traits("", *map(any, zip(*[part[1:] for part in parts])))
     kind = _kind(whole.is_collective, whole.is_wait, False)
     return whole._replace(kind=kind, is_idle=all(part.is_idle for part in parts), is_view=False)
@@ -611,7 +614,8 @@ def origins_of(snode: BaseSchedulerNode) -> list[torch.fx.Node]:
 
 
 def _source(origin: torch.fx.Node) -> str | None:
-    """The innermost line of the user's program, which is not torch's, that an operation comes from."""
+    """The innermost line of the user's program, which is not torch's, that an operation comes
+    from."""
     lines = SOURCE_LINE.findall(origin.meta.get("stack_trace") or "")
     own = [line for line in lines if not line[0].startswith(TORCH)]
     return ":".join((own or lines)[-1]) if lines else None
@@ -622,7 +626,8 @@ RENAMED = {"isend": "send", "irecv": "recv", "batch_p2p_ops": "send_recv"}
 
 
 def operation_of(kernel: Any) -> str:
-    """``all_gather_into_tensor`` of ``torch.ops._c10d_functional.all_gather_into_tensor.default``."""
+    """``all_gather_into_tensor`` of
+    ``torch.ops._c10d_functional.all_gather_into_tensor.default``."""
     packet = getattr(getattr(kernel, "op_overload", None), "_overloadpacket", None)
     name = getattr(packet, "__name__", None) or str(kernel.python_kernel_name)
     return RENAMED.get(name, name)
@@ -644,8 +649,9 @@ def _opaque_group(opaque: Opaque, kernel: Any) -> str:
 
 
 def _group_name(kernel: Any) -> str:
-    """The process group is the last argument of a functional collective: a name, or the group itself with torch's
-    ``compile_on_one_rank``, where it is a constant or the result of another node."""
+    """The process group is the last argument of a functional collective: a name, or the group
+    itself with torch's ``compile_on_one_rank``, where it is a constant or the result of another
+    node."""
     given = [None, *kernel.constant_args, *[value for value in kernel.inputs if not _is_tensor(value)]]
     last = given[-1]
     group = getattr(last, "opaque_example_value", getattr(last, "value", last))

@@ -25,9 +25,9 @@ class Spoken(NamedTuple):
 
 
 def latencies(groups: Mapping[Spoken, str]) -> dict[str, float]:
-    """Nanoseconds by the names that profiles have for them, in this rank's process groups, which are
-    given by name and sorted: ranks go through what they share in the same sequence, so that none
-    waits for one that waits for another."""
+    """Nanoseconds by the names that profiles have for them, in this rank's process groups, which
+    are given by name and sorted: ranks go through what they share in the same sequence, so that
+    none waits for one that waits for another."""
     found = {}
     for spoken, name in groups.items():
         call = _call(spoken, dist.distributed_c10d._resolve_process_group(name))

@@ -1,8 +1,9 @@
-"""The pass: takes what Inductor scheduled, and gives it back in the best order that was found and proved.
+"""The pass: takes what Inductor scheduled, and gives it back in the best order that was found and
+proved.
 
-Whatever goes wrong, Inductor gets its own order back, and one warning says why. The pass is an instance that
-pickles, because that is what torch's compile caches are keyed by: its state has everything that decides an
-order, and nothing else.
+Whatever goes wrong, Inductor gets its own order back, and one warning says why. The pass is an
+instance that pickles, because that is what torch's compile caches are keyed by: its state has
+everything that decides an order, and nothing else.
 """
 
 from __future__ import annotations
@@ -222,7 +223,8 @@ class OverlapPass:
         return f"{self!r} on {self.modelled_on()!r}"
 
     def give_free(self, snodes: list[Any], build: Build) -> list[Any]:
-        """The free order, for the second program; the caller, which generates it, catches what goes wrong."""
+        """The free order, for the second program; the caller, which generates it, catches what goes
+        wrong."""
         started = time.perf_counter()
         program, _, text = undisturbed(self.hand_over, snodes)
         if text != build.text:
@@ -276,8 +278,8 @@ class OverlapPass:
     def offered(
         self, graph: dict[str, Any], skeleton: Skeleton, free: Schedule
     ) -> Schedule | None:
-        """The free order, or, where another graph with the same collectives has one already, the best
-        in the same sequence; None if dependencies forbid that."""
+        """The free order, or, where another graph with the same collectives has one already, the
+        best in the same sequence; None if dependencies forbid that."""
         sequence = decisions.current().offered.get(skeleton.key)
         if sequence in (None, places(graph, free.order)) or is_alone():
             return free
@@ -305,8 +307,9 @@ class OverlapPass:
         return found
 
     def follow(self, snodes: list[Any]) -> list[Any] | None:
-        """Nodes with collectives in the sequence that ranks have agreed on for a graph with the same
-        collectives; None if they have not, or if dependencies forbid it. Needs no run times."""
+        """Nodes with collectives in the sequence that ranks have agreed on for a graph with the
+        same collectives; None if they have not, or if dependencies forbid it. Needs no run
+        times."""
         if not decisions.binding():
             return None
         program = self.plain(snodes)
@@ -328,7 +331,8 @@ class OverlapPass:
         return program
 
     def bound(self, snodes: list[Any]) -> list[Any] | None:
-        """The same for a pass that does not ask other ranks: they may still run what was agreed on."""
+        """The same for a pass that does not ask other ranks: they may still run what was agreed
+        on."""
         asks = self.options.collective_order == "auto" and self.torchs is None
         # What is measured runs on all ranks at once.
         if asks or current_building() is not None or not decisions.binding():
@@ -430,7 +434,8 @@ def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None]
 
 
 def _source_of(function: Any) -> str:
-    """Name, body and what is bound to it: a name alone would not tell an edited function from what it was."""
+    """Name, body and what is bound to it: a name alone would not tell an edited function from what
+    it was."""
     if not callable(function):
         raise ValueError(f"estimate must be a function of a scheduler node, not {function!r}")
     if getattr(function, "__closure__", None) or getattr(function, "__name__", "") == "<lambda>":

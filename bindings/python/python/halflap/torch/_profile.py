@@ -95,11 +95,11 @@ def _checked_times(name: str, times: dict[str, Any]) -> dict[str, float]:
 def profile_from_trace(*traces: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> dict[str, float]:
     """Run times out of traces of torch.profiler, as ``enable(profile=...)`` takes them.
 
-    A collective has the median time of those with its kind, group size and bytes; what it waited for peers is
-    not part of it where the traces of several ranks are given. A kernel that Inductor wrote has the median
-    under what was fused into it, an operator of ATen that under its name and shapes (record the trace with
-    ``record_shapes=True``). ``out`` also writes it to a file. All ranks must be given the same profile: make
-    it once, or `align_profiles`.
+    A collective has the median time of those with its kind, group size and bytes; what it waited
+    for peers is not part of it where the traces of several ranks are given. A kernel that Inductor
+    wrote has the median under what was fused into it, an operator of ATen that under its name and
+    shapes (record the trace with ``record_shapes=True``). ``out`` also writes it to a file. All
+    ranks must be given the same profile: make it once, or `align_profiles`.
     """
     times: dict[str, list[float]] = defaultdict(list)
     for rank in analyze(*traces).ranks:
@@ -156,7 +156,8 @@ def _events(trace: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                 event, at = decoder.raw_decode(text, at)
             except ValueError:
                 more = file.read(PIECE)
-                # What ends the list is no event, and neither is what the end of a file cut off: `analyze` has said so.
+                # What ends the list is no event, and neither is what the end of a file cut off:
+                # `analyze` has said so.
                 if not more or text[at : at + 1] == "]":
                     return
                 text, at = text[at:] + more, 0
@@ -184,8 +185,8 @@ def align_profiles(
 ) -> dict[str, float]:
     """One profile of those that all ranks of a group have: the lower median of each time.
 
-    Every rank of the group must call it, outside of anything that compiles; all get the same back. Names that
-    not all ranks have are left out. ``out`` also writes it to a file, on every rank.
+    Every rank of the group must call it, outside of anything that compiles; all get the same back.
+    Names that not all ranks have are left out. ``out`` also writes it to a file, on every rank.
     """
     import torch.distributed as dist
 

@@ -19,15 +19,16 @@ _compared: Counter[tuple[int, ...]] = Counter()
 
 
 class RanksDiffer(RuntimeError):
-    """Ranks of a process group would issue collectives in different orders, and hang or mix up their values.
+    """Ranks of a process group would issue collectives in different orders, and hang or mix up
+    their values.
 
-    Torch wraps what is raised while it compiles: it comes as a ``torch._inductor.exc.InductorError`` whose
-    ``inner_exception`` is this."""
+    Torch wraps what is raised while it compiles: it comes as a
+    ``torch._inductor.exc.InductorError`` whose ``inner_exception`` is this."""
 
 
 def topology(ranks_per_node: int) -> str:
-    """How process groups lie, as far as run times and streams depend on it; the same on all ranks of a job whose
-    groups lie over nodes alike."""
+    """How process groups lie, as far as run times and streams depend on it; the same on all ranks
+    of a job whose groups lie over nodes alike."""
     if not dist.is_initialized():
         return "none"
     groups = {
@@ -64,8 +65,8 @@ def compare(graph: dict[str, Any], decision: Decision, patience: float) -> None:
 
 
 def _by_ranks(graph: dict[str, Any], order: list[str]) -> dict[tuple[int, ...], list[Any]]:
-    """What each set of ranks is to issue together. Groups are numbered as they appear: their names may differ
-    between ranks. Sends and receives differ, too, and are each other's partners."""
+    """What each set of ranks is to issue together. Groups are numbered as they appear: their names
+    may differ between ranks. Sends and receives differ, too, and are each other's partners."""
     nodes = {node["name"]: node for node in graph["nodes"]}
     issued: dict[tuple[int, ...], list[Any]] = defaultdict(list)
     numbers: dict[tuple[int, ...], dict[str, int]] = defaultdict(dict)

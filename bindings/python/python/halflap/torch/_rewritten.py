@@ -1,9 +1,9 @@
 """A graph's programs with different rewrites, side by side, to be measured.
 
-While something is tuned, Inductor compiles every graph once as it is, and once for each rewrite that
-is tried, from a copy of the FX graph. All take the same inputs and give the same outputs, so what
-torch gets is a program that runs the one that is chosen; parameters and optimizer states are there
-once. Each has its own variants (`_variants`): the orders that it is tried in.
+While something is tuned, Inductor compiles every graph once as it is, and once for each rewrite
+that is tried, from a copy of the FX graph. All take the same inputs and give the same outputs, so
+what torch gets is a program that runs the one that is chosen; parameters and optimizer states are
+there once. Each has its own variants (`_variants`): the orders that it is tried in.
 """
 
 from __future__ import annotations

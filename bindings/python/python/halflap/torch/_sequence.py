@@ -19,8 +19,9 @@ def places(graph: dict[str, Any], order: Sequence[str]) -> tuple[int, ...]:
 def in_sequence(
     graph: dict[str, Any], sequence: Sequence[int], order: Sequence[str]
 ) -> bytes | None:
-    """The graph as text, without order-only edges, its nodes in an order that has collectives in the
-    given sequence and is otherwise close to ``order``. None if dependencies forbid the sequence."""
+    """The graph as text, without order-only edges, its nodes in an order that has collectives in
+    the given sequence and is otherwise close to ``order``. None if dependencies forbid the
+    sequence."""
     names = list(collectives_of(graph))
     if sorted(sequence) != list(range(len(names))):
         return None

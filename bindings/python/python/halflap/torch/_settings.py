@@ -34,15 +34,16 @@ class Settings:
         self._undo: list[Any] = []
 
     def set(self, module: Any, name: str, value: Any) -> None:
-        """Changes a setting for all threads; one that this torch does not have is as it should be."""
+        """Changes a setting for all threads; one that this torch does not have is as it should
+        be."""
         if not _has(module, name):
             return
         before = _get(module, name)
         self._undo.append(lambda: _set(module, name, before))
         _set(module, name, value)
         entry = getattr(module, "_config", {}).get(name)
-        # Since some version what is set is seen by this thread alone, and GPUs' backward graphs compile on
-        # another: what others see is the default.
+        # Since some version what is set is seen by this thread alone, and GPUs' backward graphs
+        # compile on another: what others see is the default.
         if entry is not None and isinstance(entry.user_override, ContextVar):
             default = entry.default
             self._undo.append(lambda: setattr(entry, "default", default))
@@ -214,8 +215,8 @@ def partition_with(settings: Settings, partitioner: Any) -> None:
 
 
 def keep_failures_out(settings: Settings, is_kept_out: Callable[[], bool]) -> None:
-    """Has a graph that our pass failed on compiled again the next time: in a compile cache it would stand for what
-    our pass gives."""
+    """Has a graph that our pass failed on compiled again the next time: in a compile cache it would
+    stand for what our pass gives."""
     cache = vars(FxGraphCache).get("_save_graph")
     if not isinstance(cache, staticmethod):
         return
@@ -234,7 +235,8 @@ def generate_both(settings: Settings, on_failure: Callable[[Any, Exception], Non
 
 
 def run_passes(snodes: list[Any]) -> list[Any]:
-    """Runs the passes. torch 2.10's own also asks for a rank, which fails without a process group, and prints."""
+    """Runs the passes. torch 2.10's own also asks for a rank, which fails without a process group,
+    and prints."""
     return _run(getattr(config, PASSES), snodes)
 
 

@@ -1,9 +1,10 @@
 """Run times of scheduler nodes, the same on every rank that has the same graph.
 
-For each node the first of these that has one: the user's callable; the profile; Inductor's estimate, for
-compute on a GPU; what the profile has of the same kind, for as much work; halflap's model of a device. Nothing is measured here: what a rank measures for itself
-differs between ranks, and ranks that decide differently hang. Measured times come through a profile, which
-all ranks share.
+For each node the first of these that has one: the user's callable; the profile; Inductor's
+estimate, for compute on a GPU; what the profile has of the same kind, for as much work; halflap's
+model of a device. Nothing is measured here: what a rank measures for itself differs between ranks,
+and ranks that decide differently hang. Measured times come through a profile, which all ranks
+share.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ def _shape(value: Any, hints: Hints) -> list[int | str]:
 
 
 def collective_signature(operation: str, group_size: int, size: int | str) -> str:
-    """Such as ``all_gather of 8, 1048576 bytes``: torch's names and NCCL's for one thing are one."""
+    """Such as ``all_gather of 8, 1048576 bytes``: torch's names and NCCL's for one thing are
+    one."""
     return f"{kind_or_name(operation)} of {group_size}, {size} bytes"
 
 

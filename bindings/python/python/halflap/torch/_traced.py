@@ -29,7 +29,8 @@ def traced(run: Callable[[], Any]) -> dict[str, float]:
 
 
 def together(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One profile of all ranks': of a collective the shortest time, of a kernel the lower median."""
+    """One profile of all ranks': of a collective the shortest time, of a kernel the lower
+    median."""
     found = {}
     for name in sorted(set().union(*every)):
         times = [profile[name] for profile in every if name in profile]

@@ -9,8 +9,8 @@ from typing import Any
 
 
 def undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function without garbage collections, which would repeatedly traverse all of torch's objects
-    without finding garbage; and with room on the stack."""
+    """Calls a function without garbage collections, which would repeatedly traverse all of torch's
+    objects without finding garbage; and with room on the stack."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

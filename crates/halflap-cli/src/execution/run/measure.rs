@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn a_collective_takes_what_is_left_when_the_last_rank_has_come() {
-        // The second rank finds what the first sent before; the first waits for what the second sends.
+        // The second rank finds what the first sent before; the first waits for what the second
+        // sends.
         assert_eq!(taken(&[span(0.0, None, 50.0), span(30.0, None, 35.0)]), 20.0);
         // A transport that knows when all ranks had arrived.
         assert_eq!(taken(&[span(0.0, Some(30.0), 50.0), span(30.0, Some(30.0), 45.0)]), 15.0);

@@ -103,8 +103,8 @@ unsafe impl Sync for Mpi {}
 fn open() -> Result<Library, Failure> {
     let mut reason = String::new();
     for name in NAMES {
-        // SAFETY: loading Open MPI runs its initialisers, which do nothing before MPI_Init. Its plug-ins look for its
-        // symbols among the global ones.
+        // SAFETY: loading Open MPI runs its initialisers, which do nothing before MPI_Init. Its
+        // plug-ins look for its symbols among the global ones.
         match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(library) => return Ok(library),
             Err(error) if reason.is_empty() => {

@@ -133,7 +133,8 @@ impl MpiTransport {
             for &to in peers {
                 let mut copy = AlignedBytes::zeros(len);
                 if len > 0 {
-                    // SAFETY: the plan lets a send read its arrays, which are that long, while it runs.
+                    // SAFETY: the plan lets a send read its arrays, which are that long, while it
+                    // runs.
                     unsafe {
                         ptr::copy_nonoverlapping(from.0.cast_const(), copy.as_mut_ptr(), len)
                     };

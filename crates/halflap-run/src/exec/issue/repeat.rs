@@ -166,8 +166,8 @@ impl Issuer<'_> {
         elements.iter().map(bytes_of).collect()
     }
 
-    /// Where a loop's state is. What it only reads must not be where something that it writes is: that
-    /// is possible where one value is given to it twice.
+    /// Where a loop's state is. What it only reads must not be where something that it writes is:
+    /// that is possible where one value is given to it twice.
     fn state(
         &mut self,
         frame: &RunningPlan,

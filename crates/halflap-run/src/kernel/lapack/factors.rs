@@ -26,7 +26,8 @@ pub(super) fn cholesky<T: MatrixNumber>(a: &mut Matrix<'_, T>, is_lower: bool) -
     0
 }
 
-/// Elimination with pivots, which count from 1. Gives the number of the first pivot that is 0, or 0.
+/// Elimination with pivots, which count from 1. Gives the number of the first pivot that is 0, or
+/// 0.
 pub(super) fn eliminate<T: MatrixNumber>(a: &mut Matrix<'_, T>, pivots: &mut [T]) -> i32 {
     let mut bad = 0;
     for (step, pivot) in pivots.iter_mut().enumerate() {
@@ -96,7 +97,8 @@ impl<T: MatrixNumber> Reflection<T> {
         }
     }
 
-    /// Applies it from the right to rows of the matrix that its vector is in, from its first column on.
+    /// Applies it from the right to rows of the matrix that its vector is in, from its first column
+    /// on.
     pub(super) fn apply_right(self, a: &mut Matrix<'_, T>, rows: std::ops::Range<usize>) {
         for row in rows {
             let along = (self.row..a.rows())
@@ -207,8 +209,8 @@ pub(super) fn below_diagonal(side: usize) -> impl Iterator<Item = (usize, usize)
     (0..side).flat_map(|row| (0..row).map(move |column| (row, column)))
 }
 
-/// The diagonals of a matrix: below, on and above the main one, and what elimination puts above that.
-/// An element is in the row of its number.
+/// The diagonals of a matrix: below, on and above the main one, and what elimination puts above
+/// that. An element is in the row of its number.
 pub(super) struct Diagonals<'a, T> {
     pub(super) below: &'a mut [T],
     pub(super) main: &'a mut [T],

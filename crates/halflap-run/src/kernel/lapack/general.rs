@@ -71,7 +71,8 @@ impl Schur<'_> {
         if sum == ComplexNumber::zero() { d } else { d - b * c / sum }
     }
 
-    /// A QR step with a shift on some rows: rotations make a triangle, and are undone from the right.
+    /// A QR step with a shift on some rows: rotations make a triangle, and are undone from the
+    /// right.
     fn step(&mut self, rows: std::ops::Range<usize>, shift: ComplexNumber) {
         let n = self.t.columns;
         rows.clone().for_each(|at| self.t[(at, at)] = self.t[(at, at)] - shift);

@@ -2,8 +2,8 @@
 //! matrices.
 //!
 //! Plain methods, computed in f64: elimination with pivots, Householder's reflections, Jacobi's
-//! rotations, QR steps. Vectors may have another sign, or another factor of size one, than LAPACK's, and
-//! eigenvalues of matrices that are not symmetric another sequence.
+//! rotations, QR steps. Vectors may have another sign, or another factor of size one, than
+//! LAPACK's, and eigenvalues of matrices that are not symmetric another sequence.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -429,8 +429,8 @@ impl KernelStage for Lapack {
         let (local, len) = (buffers.local(), self.work());
         for batch in 0..self.batch {
             let one = self.one(buffers, batch);
-            // SAFETY: local memory has the requested length, and any bytes are numbers; the caller's
-            // promise, passed on.
+            // SAFETY: local memory has the requested length, and any bytes are numbers; the
+            // caller's promise, passed on.
             unsafe {
                 match self.is_computed_complex() {
                     true => {

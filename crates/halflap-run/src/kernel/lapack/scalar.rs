@@ -21,7 +21,8 @@ pub(super) trait MatrixNumber:
     fn real(self) -> f64;
     fn imaginary(self) -> f64;
     fn conjugate(self) -> Self;
-    /// A factor that is no negative number, and one of size 1; real numbers keep their sign in the former.
+    /// A factor that is no negative number, and one of size 1; real numbers keep their sign in the
+    /// former.
     fn split(self) -> (f64, Self);
 
     fn zero() -> Self {

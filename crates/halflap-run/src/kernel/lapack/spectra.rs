@@ -52,8 +52,8 @@ pub(super) fn eigen<T: MatrixNumber>(
     vectors.sort_columns(values, |a, b| a < b);
 }
 
-/// Singular values of a matrix with at least as many rows as columns, falling. The matrix becomes that
-/// of the left vectors, each as long as its value.
+/// Singular values of a matrix with at least as many rows as columns, falling. The matrix becomes
+/// that of the left vectors, each as long as its value.
 pub(super) fn singular<T: MatrixNumber>(
     a: &mut Matrix<'_, T>,
     right: &mut Matrix<'_, T>,

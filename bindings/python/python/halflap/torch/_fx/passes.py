@@ -426,8 +426,8 @@ def deciding(asked: Asked) -> str:
 
 
 def _fail(changed: Changed, problem: Exception, asked: Asked, needs_all: bool) -> None:
-    """Records and reports why a graph stays as it is. Raises if other ranks may have changed it without
-    an agreement."""
+    """Records and reports why a graph stays as it is. Raises if other ranks may have changed it
+    without an agreement."""
     changed.failure = f"{type(problem).__name__}: {problem}"
     changed.schedule = None
     is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))

@@ -78,7 +78,8 @@ fn interval(mut values: Vec<f64>, candidates: usize) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
 
-    /// Rounds of an own order that takes 100, more and less, and of candidates with these ratios to it.
+    /// Rounds of an own order that takes 100, more and less, and of candidates with these ratios to
+    /// it.
     fn rounds(count: usize, ratios: &[f64]) -> Vec<Round> {
         let round = |number: usize| {
             let own = 100.0 + 10.0 * (number % 3) as f64;
