@@ -27,7 +27,14 @@ KERNELS = [
     "triton_poi_fused__to_copy_add_mul_silu_7",
     "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_11",
 ]
-OPS = ["aten::linear", "aten::mm", "aten::add", "aten::empty_strided", "aten::as_strided", "c10d::_allgather_base_"]
+OPS = [
+    "aten::linear",
+    "aten::mm",
+    "aten::add",
+    "aten::empty_strided",
+    "aten::as_strided",
+    "c10d::_allgather_base_",
+]
 FRAMES = [
     "torch/nn/modules/module.py(1751): _wrapped_call_impl",
     "torch/nn/modules/module.py(1762): _call_impl",
@@ -36,7 +43,10 @@ FRAMES = [
 ]
 COLLECTIVES = [
     ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "_allgather_base"),
-    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "_reduce_scatter_base"),
+    (
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "_reduce_scatter_base",
+    ),
 ]
 
 
@@ -55,40 +65,107 @@ def layer(rng, at, number):
     """The events of one operation: Python frames, the operators, the launch, the kernel, its
     arrow."""
     for depth in range(6):
-        yield event(ph="X", cat="python_function", name=FRAMES[(number + depth) % len(FRAMES)], pid=4037, tid=4037,
-                    ts=at + depth * 0.4, dur=40.0 - depth, args={"Python parent id": number, "Python id": number + depth})
+        yield event(
+            ph="X",
+            cat="python_function",
+            name=FRAMES[(number + depth) % len(FRAMES)],
+            pid=4037,
+            tid=4037,
+            ts=at + depth * 0.4,
+            dur=40.0 - depth,
+            args={"Python parent id": number, "Python id": number + depth},
+        )
     for depth in range(4):
         shapes = [[rng.randrange(1, 8192) for _ in range(3)] for _ in range(3)]
-        yield event(ph="X", cat="cpu_op", name=OPS[(number + depth) % len(OPS)], pid=4037, tid=4037, ts=at + 3 + depth,
-                    dur=30.0 - depth, args={"External id": number * 4 + depth, "Record function id": 0,
-                                            "Concrete Inputs": ["", "", ""], "Input type": ["c10::BFloat16"] * 3,
-                                            "Input Dims": shapes, "Ev Idx": number * 4 + depth})
-    yield event(ph="X", cat="cuda_runtime", name="cudaLaunchKernel", pid=4037, tid=4037, ts=at + 9, dur=4.5,
-                args={"External id": number * 4, "cbid": 211, "correlation": number})
+        yield event(
+            ph="X",
+            cat="cpu_op",
+            name=OPS[(number + depth) % len(OPS)],
+            pid=4037,
+            tid=4037,
+            ts=at + 3 + depth,
+            dur=30.0 - depth,
+            args={
+                "External id": number * 4 + depth,
+                "Record function id": 0,
+                "Concrete Inputs": ["", "", ""],
+                "Input type": ["c10::BFloat16"] * 3,
+                "Input Dims": shapes,
+                "Ev Idx": number * 4 + depth,
+            },
+        )
+    yield event(
+        ph="X",
+        cat="cuda_runtime",
+        name="cudaLaunchKernel",
+        pid=4037,
+        tid=4037,
+        ts=at + 9,
+        dur=4.5,
+        args={"External id": number * 4, "cbid": 211, "correlation": number},
+    )
     yield event(ph="s", id=number, pid=4037, tid=4037, ts=at + 9, cat="ac2g", name="ac2g")
     yield event(ph="f", id=number, pid=0, tid=7, ts=at + 20, cat="ac2g", name="ac2g", bp="e")
 
 
 def gpu(rng, at, number):
-    common = {"External id": number * 4, "queued": 0, "device": 0, "context": 1, "correlation": number,
-              "registers per thread": 128, "shared memory": 49152, "blocks per SM": 12.8, "warps per SM": 51.2,
-              "grid": [1024, 1, 1], "block": [256, 1, 1], "est. achieved occupancy %": 25}
-    yield event(ph="X", cat="kernel", name=KERNELS[number % len(KERNELS)], pid=0, tid=7, ts=at + 20,
-                dur=rng.uniform(2, 38), args=common | {"stream": 7})
+    common = {
+        "External id": number * 4,
+        "queued": 0,
+        "device": 0,
+        "context": 1,
+        "correlation": number,
+        "registers per thread": 128,
+        "shared memory": 49152,
+        "blocks per SM": 12.8,
+        "warps per SM": 51.2,
+        "grid": [1024, 1, 1],
+        "block": [256, 1, 1],
+        "est. achieved occupancy %": 25,
+    }
+    yield event(
+        ph="X",
+        cat="kernel",
+        name=KERNELS[number % len(KERNELS)],
+        pid=0,
+        tid=7,
+        ts=at + 20,
+        dur=rng.uniform(2, 38),
+        args=common | {"stream": 7},
+    )
     if number % 20 == 0:
         name, collective = COLLECTIVES[number // 20 % 2]
-        yield event(ph="X", cat="kernel", name=name, pid=0, tid=24, ts=at + 21, dur=rng.uniform(50, 700),
-                    args=common | {"stream": 24, "Collective name": collective, "In msg nelems": 4194304,
-                                   "Out msg nelems": 33554432, "Group size": 8, "dtype": "BFloat16",
-                                   "Process Group Name": "0", "Process Group Description": "default_pg",
-                                   "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"})
+        yield event(
+            ph="X",
+            cat="kernel",
+            name=name,
+            pid=0,
+            tid=24,
+            ts=at + 21,
+            dur=rng.uniform(50, 700),
+            args=common
+            | {
+                "stream": 24,
+                "Collective name": collective,
+                "In msg nelems": 4194304,
+                "Out msg nelems": 33554432,
+                "Group size": 8,
+                "dtype": "BFloat16",
+                "Process Group Name": "0",
+                "Process Group Description": "default_pg",
+                "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+            },
+        )
 
 
 def make(path, size):
     """Writes a trace of about `size` bytes, and gives the number of its kernels."""
     rng = random.Random(7)
-    head = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
-            "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8}}
+    head = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8},
+    }
     written = number = 0
     with open(path, "w") as file:
         file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
@@ -97,7 +174,9 @@ def make(path, size):
             text = ",\n".join([*layer(rng, at, number), *gpu(rng, at, number)]) + ",\n"
             written += file.write(text)
             number += 1
-        file.write('{"ph": "i", "name": "Record Window End", "ts": 4458677009853.0, "s": "g"}\n],\n')
+        file.write(
+            '{"ph": "i", "name": "Record Window End", "ts": 4458677009853.0, "s": "g"}\n],\n'
+        )
         file.write('"displayTimeUnit": "ms", "baseTimeNanoseconds": 1711964646000000000}\n')
     return number
 
@@ -123,10 +202,14 @@ sys.exit(code)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--halflap", default=str(ROOT / "target/dist/halflap"))
     parser.add_argument("--size", type=int, default=1000, help="megabytes (default 1000)")
-    parser.add_argument("--keep", help="a folder to keep the traces in, and to take them from if they are there")
+    parser.add_argument(
+        "--keep", help="a folder to keep the traces in, and to take them from if they are there"
+    )
     args = parser.parse_args()
     folder = Path(args.keep or tempfile.mkdtemp(prefix="halflap-analyze-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +221,14 @@ def main():
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         size = plain.stat().st_size
-        print("| trace | size | seconds | MB/s of text | peak memory |\n| --- | --- | --- | --- | --- |")
+        print(
+            "| trace | size | seconds | MB/s of text | peak memory |\n| --- | --- | --- | --- | --- |"
+        )
         for name, path in (("plain", plain), ("gzipped", packed)):
             seconds, rate, peak = min(measure(args.halflap, path, size) for _ in range(3))
-            print(f"| {name} | {path.stat().st_size / 1e6:,.0f} MB | {seconds:.2f} | {rate:,.0f} | {peak:.0f} MB |")
+            print(
+                f"| {name} | {path.stat().st_size / 1e6:,.0f} MB | {seconds:.2f} | {rate:,.0f} | {peak:.0f} MB |"
+            )
     finally:
         if not args.keep:
             shutil.rmtree(folder)

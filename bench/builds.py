@@ -28,7 +28,14 @@ import common
 from compare import table
 
 ROOT = Path(__file__).resolve().parent.parent
-GRAPHS = ["ddp_mlp_24", "moe_ep_6", "fsdp_llama_2", "fsdp_tp_llama_4", "fsdp_llama_8", "fsdp_llama_80"]
+GRAPHS = [
+    "ddp_mlp_24",
+    "moe_ep_6",
+    "fsdp_llama_2",
+    "fsdp_tp_llama_4",
+    "fsdp_llama_8",
+    "fsdp_llama_80",
+]
 PASSES = [
     "sink_waits",
     "raise_comms",
@@ -49,7 +56,12 @@ def instructions(command):
     """How many instructions a command executes in passes and in all, by callgrind."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/out"
-        counted = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *map(str, command)]
+        counted = [
+            "valgrind",
+            "--tool=callgrind",
+            f"--callgrind-out-file={out}",
+            *map(str, command),
+        ]
         common.run(counted, shown=command)
         report = common.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", out])
     lines = [(int(count.replace(",", "")), name) for count, name in COUNTED.findall(report)]
@@ -77,10 +89,19 @@ def pass_row(args, graph, name, folder):
     rounds = [[once(build) for build in builds] for _ in range(args.rounds)]
     if len({json.dumps(result["order"]) for results in rounds for result in results}) > 1:
         raise common.Failure(f"{graph_name(graph)}, {name}: the orders differ")
-    seconds = [min(sum(p["seconds"] for p in result["passes"]) for result in of) for of in zip(*rounds)]
+    seconds = [
+        min(sum(p["seconds"] for p in result["passes"]) for result in of) for of in zip(*rounds)
+    ]
     (own, whole), (own_after, whole_after) = (instructions(line(build)) for build in builds)
     times = [f"{1e6 * least:,.0f}" for least in seconds]
-    cells = [graph_name(graph), name, f"{own:,}", f"{own_after:,}", f"{whole_after / whole:.3f}", *times]
+    cells = [
+        graph_name(graph),
+        name,
+        f"{own:,}",
+        f"{own_after:,}",
+        f"{whole_after / whole:.3f}",
+        *times,
+    ]
     return cells, own_after / own
 
 
@@ -156,13 +177,24 @@ def graph_name(path):
 
 
 HEADS = {
-    "passes": ["graph", "pass", "instructions before", "after", "whole command", "µs before", "after", "after / before"],
+    "passes": [
+        "graph",
+        "pass",
+        "instructions before",
+        "after",
+        "whole command",
+        "µs before",
+        "after",
+        "after / before",
+    ],
     "handover": ["nodes", "before", "after", "median of after / before"],
 }
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=HEADS)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
@@ -171,7 +203,9 @@ def parse_arguments():
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
-    args.graphs = args.graphs or [ROOT / "tests" / "corpus" / f"{name}.graph.json.gz" for name in GRAPHS]
+    args.graphs = args.graphs or [
+        ROOT / "tests" / "corpus" / f"{name}.graph.json.gz" for name in GRAPHS
+    ]
     return args
 
 

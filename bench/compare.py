@@ -35,10 +35,7 @@ PASSES = [
 OLD, NEW = "2.10.0", "2.15.0"
 COMPAT = "torch-2.10"
 # Graph, then for each torch release how many times it runs.
-SIDE_BY_SIDE = [
-    ("fsdp_llama_2", {OLD: 3, NEW: 3}),
-    ("fsdp_llama_8", {NEW: 1}),
-]
+SIDE_BY_SIDE = [("fsdp_llama_2", {OLD: 3, NEW: 3}), ("fsdp_llama_8", {NEW: 1})]
 SLOW = {"fsdp_llama_8": {OLD: 1}}  # minutes
 LARGE = "fsdp_llama_80"
 RUNTIME_SETTINGS = {
@@ -149,9 +146,7 @@ def compare_graph(args, name, releases, folder):
         torch_runs[version] = run_torch(args.pythons[version], graph, [REORDER], times, folder)
         # Ours right after each of theirs, so that both meet the machine in the same mood.
         print(f"{name}: halflap", flush=True)
-        ours.append(
-            run_halflap(args.halflap, graph, [REORDER], {}, COMPAT, args.repeat, folder)
-        )
+        ours.append(run_halflap(args.halflap, graph, [REORDER], {}, COMPAT, args.repeat, folder))
     halflap = Run(ours[-1].result, [s for r in ours for s in r.seconds], ours[-1].moves)
     found = []
     for version, run in torch_runs.items():

@@ -68,7 +68,11 @@ def with_our_times(snodes):
 
 
 def iterative():
-    passes = [with_our_times, comms.sink_waits_iterative, comms.reorder_communication_preserving_peak_memory]
+    passes = [
+        with_our_times,
+        comms.sink_waits_iterative,
+        comms.reorder_communication_preserving_peak_memory,
+    ]
     overlap = "reorder_for_compute_comm_overlap"
     return config.patch({overlap: True, f"{overlap}_passes": passes, SIMPLE: False})
 
@@ -95,7 +99,9 @@ def modelled_time(work, issued):
 
 
 def size_of(value):
-    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    tensors = [
+        leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)
+    ]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -115,11 +121,15 @@ def fx_level(merges=False, holds=True):
         "compute_estimator": "analytical",
         **CHANGED,
     }
-    return config.patch({f"aten_distributed_optimizations.{name}": value for name, value in settings.items()})
+    return config.patch(
+        {f"aten_distributed_optimizations.{name}": value for name, value in settings.items()}
+    )
 
 
 def ours(collective_order, effort="default"):
-    return halflap.torch.enable(**MODELLED._asdict(), effort=effort, collective_order=collective_order)
+    return halflap.torch.enable(
+        **MODELLED._asdict(), effort=effort, collective_order=collective_order
+    )
 
 
 @contextlib.contextmanager
@@ -142,7 +152,10 @@ WAYS = {
     "fx, then halflap free": lambda: both("free"),
 }
 #: Ways that hold the program to an order by dependencies, and the same without these.
-UNHELD = {"fx": lambda: fx_level(holds=False), "fx merging": lambda: fx_level(merges=True, holds=False)}
+UNHELD = {
+    "fx": lambda: fx_level(holds=False),
+    "fx merging": lambda: fx_level(merges=True, holds=False),
+}
 
 
 def in_order(snodes):
@@ -160,7 +173,11 @@ class Compilation:
         backend = functools.partial(compile_fx.compile_fx, inner_compile=self.inner)
         with FakeTensorMode(allow_non_fake_inputs=True):
             model = models.build(kind, size)
-            loss = torch.compile(model, backend=backend, fullgraph=True)(models.batch(0, size)).square().mean()
+            loss = (
+                torch.compile(model, backend=backend, fullgraph=True)(models.batch(0, size))
+                .square()
+                .mean()
+            )
             loss.backward()
 
     def inner(self, module, inputs, **options):
@@ -223,7 +240,8 @@ def figures(found, unheld, passes):
         "peak_memory": max(simulation.peak_memory for simulation in simulations),
         "handover": [one["handover"] for one in found],
         "passes": [
-            {"seconds": ran.seconds, "handover": ran.handover_seconds, "failure": ran.failure} for ran in passes
+            {"seconds": ran.seconds, "handover": ran.handover_seconds, "failure": ran.failure}
+            for ran in passes
         ],
     }
 

@@ -21,7 +21,11 @@ from compare import build_halflap, cpu_model
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "debug-cost.md"
-MODULES = ["fsdp_L2.after_spmd_partitioning", "tp_L2.after_spmd_partitioning", "mix_L2.after_spmd_partitioning"]
+MODULES = [
+    "fsdp_L2.after_spmd_partitioning",
+    "tp_L2.after_spmd_partitioning",
+    "mix_L2.after_spmd_partitioning",
+]
 VARIANTS = {
     "off, again": [],
     "lifetimes on assert": ["--check-lifetimes", "assert"],
@@ -51,7 +55,9 @@ def measure(binaries, module, args, folder):
         off = step_time(binary, module, args.steps, [], folder)
         plain.append(off)
         if before:
-            ratios["off, over before"].append(off / step_time(before, module, args.steps, [], folder))
+            ratios["off, over before"].append(
+                off / step_time(before, module, args.steps, [], folder)
+            )
         for name, options in VARIANTS.items():
             ratios[name].append(step_time(binary, module, args.steps, options, folder) / off)
     return statistics.median(plain), ratios
@@ -79,7 +85,9 @@ def write(results, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--halflap")
     parser.add_argument("--before")
     parser.add_argument("--rounds", type=int, default=9)
@@ -93,7 +101,11 @@ def main():
             path = Path(name) if Path(name).exists() else ROOT / "tests" / "hlo" / f"{name}.txt.gz"
             plain, ratios = measure((binary, args.before), str(path.resolve()), args, folder)
             results.append((Path(name).name, plain, ratios))
-            print(name, {name: round(statistics.median(values), 3) for name, values in ratios.items()}, flush=True)
+            print(
+                name,
+                {name: round(statistics.median(values), 3) for name, values in ratios.items()},
+                flush=True,
+            )
     write(results, args)
 
 

@@ -362,12 +362,15 @@ def keep(args, number, case, torch_result, found):
     graph.write_text(json.dumps(case["graph"]))
     base.with_suffix(".torch.json").write_text(json.dumps(torch_result))
     ours = common.halflap_command(
-        args.halflap, graph, case["passes"], case["settings"], args.compat,
+        args.halflap,
+        graph,
+        case["passes"],
+        case["settings"],
+        args.compat,
         base.with_suffix(".halflap.json"),
     )
     theirs = common.torch_command(
-        args.torch_python, graph, case["passes"], case["settings"],
-        base.with_suffix(".torch.json"),
+        args.torch_python, graph, case["passes"], case["settings"], base.with_suffix(".torch.json")
     )
     lines = [shlex.join(str(part) for part in command) for command in (ours, theirs)]
     base.with_suffix(".commands").write_text("\n".join(lines) + "\n")

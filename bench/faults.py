@@ -54,7 +54,13 @@ def row(case, times, library):
         cells.append(f"{found}/{times}")
         shown, said, missed = shown + again, said + right, missed + times - found
     tries = times * len(case.ranks)
-    blamed = f"`{case.kernel or case.buffer}`" if case.kernel or case.buffer else "the input" if "input" in case.name else "the rank"
+    blamed = (
+        f"`{case.kernel or case.buffer}`"
+        if case.kernel or case.buffer
+        else "the input"
+        if "input" in case.name
+        else "the rank"
+    )
     line = f"| {case.name} | {case.what} | {blamed} | {cells[0]} | {cells[1]} | {shown}/{tries} | {said}/{tries} |"
     return line, missed
 
@@ -62,10 +68,15 @@ def row(case, times, library):
 def alarms(cases, times, library):
     """How often something right was called wrong, of how many times."""
     wrongly = runs = 0
-    for case, ranks in ((case, ranks) for case in cases for ranks in case.ranks for _ in range(times)):
+    for case, ranks in (
+        (case, ranks) for case in cases for ranks in case.ranks for _ in range(times)
+    ):
         code, report, errors, _ = debug(HALFLAP, case, ranks, library)
         if code:
-            print(f"{case.name} on {ranks}: {report['finding']['what'] if report else errors}", file=sys.stderr)
+            print(
+                f"{case.name} on {ranks}: {report['finding']['what'] if report else errors}",
+                file=sys.stderr,
+            )
         wrongly, runs = wrongly + (code != 0), runs + 1
     return wrongly, runs
 
@@ -74,7 +85,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2, help="how many walks run at the same time")
-    parser.add_argument("--spread", action="store_true", help="only those of tests/faults/spread.py, steps.py and others.py")
+    parser.add_argument(
+        "--spread",
+        action="store_true",
+        help="only those of tests/faults/spread.py, steps.py and others.py",
+    )
     parser.add_argument("-o", "--output", default=str(ROOT / "docs" / "faults.md"))
     args = parser.parse_args()
     cases, correct = FAULTS + STEP_FAULTS + OTHER_FAULTS, HARMLESS + STEP_CORRECT + OTHER_CORRECT
@@ -90,9 +105,13 @@ def main():
                 print(line, flush=True)
         wrongly, runs = alarms(correct, args.times, library)
     foot = f"\nThe correct modules beside them raised {wrongly} alarms in {runs} walks.\n"
-    pathlib.Path(args.output).write_text(HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot)
+    pathlib.Path(args.output).write_text(
+        HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot
+    )
     walks = args.times * sum(len(case.ranks) for case in cases)
-    print(f"{walks - missed} of {walks} walks found the fault; {wrongly} alarms in {runs} walks of correct modules")
+    print(
+        f"{walks - missed} of {walks} walks found the fault; {wrongly} alarms in {runs} walks of correct modules"
+    )
     return 1 if missed or wrongly else 0
 
 

@@ -40,9 +40,7 @@ def measured(layers, change):
     torch._dynamo.reset()
     size = models.Size(layers=layers, width=64, heads=4, tokens=32)
     backend = aot_autograd(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
-        partition_fn=min_cut_rematerialization_partition,
+        fw_compiler=compiler, bw_compiler=compiler, partition_fn=min_cut_rematerialization_partition
     )
     run = torch.compile(models.build("fsdp", size), backend=backend, fullgraph=True)
     run(models.batch(0, size)).sum().backward()

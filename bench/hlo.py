@@ -40,13 +40,25 @@ def table(head, rows):
 
 def reading():
     """Text to module, by the benchmark that is part of the library."""
-    said = common.run(["cargo", "bench", "-q", "--manifest-path", ROOT / "Cargo.toml", "--bench", "hlo"])
+    said = common.run(
+        ["cargo", "bench", "-q", "--manifest-path", ROOT / "Cargo.toml", "--bench", "hlo"]
+    )
     rows = []
     for line in said.splitlines():
         name, size, instructions, seconds = line.split("\t")
         size, seconds = int(size), float(seconds)
-        rows.append((size, [name.removesuffix(".txt.gz"), f"{size / 1e6:.2f}", instructions,
-                            f"{seconds * 1e3:.2f}", f"{size / 1e6 / seconds:.0f}"]))
+        rows.append(
+            (
+                size,
+                [
+                    name.removesuffix(".txt.gz"),
+                    f"{size / 1e6:.2f}",
+                    instructions,
+                    f"{seconds * 1e3:.2f}",
+                    f"{size / 1e6 / seconds:.0f}",
+                ],
+            )
+        )
     rows.sort(key=lambda row: -row[0])
     return table(["module", "MB", "instructions", "ms", "MB/s"], [row for _, row in rows[:8]])
 
@@ -61,7 +73,9 @@ def schedule(args, path, folder):
 
 def on_chip(found, key):
     """The most that a computation needs of the memory on the chip, with what it calls."""
-    spaces = [computation["memory_spaces"].get("1", {key: 0}) for computation in found["computations"]]
+    spaces = [
+        computation["memory_spaces"].get("1", {key: 0}) for computation in found["computations"]
+    ]
     return max(space[key] for space in spaces)
 
 
@@ -89,23 +103,46 @@ def main():
             found, seconds = schedule(args, path, Path(folder))
             nodes = sum(len(computation["order"]) for computation in found["computations"])
             before, after = found["step_time_before"], found["step_time"]
-            scheduled.append([name, len(found["computations"]), nodes, ms(before), ms(after),
-                              f"{100 * (1 - after / before):.1f}%", f"{seconds:.2f}"])
+            scheduled.append(
+                [
+                    name,
+                    len(found["computations"]),
+                    nodes,
+                    ms(before),
+                    ms(after),
+                    f"{100 * (1 - after / before):.1f}%",
+                    f"{seconds:.2f}",
+                ]
+            )
             if name.startswith("tpu"):
-                beside.append([name, ms(before), ms(after), f"{100 * (1 - after / before):.1f}%",
-                               ms(found["exposed_before"]), ms(found["exposed"]),
-                               mib(found["peak_memory_before"]), mib(found["peak_memory"]),
-                               mib(on_chip(found, "peak_memory_before")), mib(on_chip(found, "peak_memory"))])
+                beside.append(
+                    [
+                        name,
+                        ms(before),
+                        ms(after),
+                        f"{100 * (1 - after / before):.1f}%",
+                        ms(found["exposed_before"]),
+                        ms(found["exposed"]),
+                        mib(found["peak_memory_before"]),
+                        mib(found["peak_memory"]),
+                        mib(on_chip(found, "peak_memory_before")),
+                        mib(on_chip(found, "peak_memory")),
+                    ]
+                )
                 if on_chip(found, "peak_memory") > on_chip(found, "peak_memory_before"):
                     lost.append(name)
                 if after > before or found["peak_memory"] > found["peak_memory_before"]:
                     lost.append(name)
             if name in totals:
                 ours = peak(args, path)
-                assigned.append([name, totals[name], ours, f"{100 * (ours / totals[name] - 1):+.2f}%"])
+                assigned.append(
+                    [name, totals[name], ours, f"{100 * (ours / totals[name] - 1):+.2f}%"]
+                )
     text = f"""{MARK}
 
-Made {datetime.date.today()} with {version_of([args.halflap])} on {cpu_model()}, effort {args.effort}.
+Made {datetime.date.today()} with {version_of([args.halflap])} on {cpu_model()}, effort {
+        args.effort
+    }.
 
 ### Reading
 
@@ -120,8 +157,23 @@ simulated on the same graphs with the same times. Times in ms, all computations 
 computation in MiB, and the most that a computation needs of the memory on the chip, `S(1)`. Collectives that XLA
 left synchronous stay so.
 
-{table(["module", "XLA", "ours", "saved", "exposed, XLA", "exposed, ours", "peak, XLA", "peak, ours",
-        "on chip, XLA", "on chip, ours"], beside)}
+{
+        table(
+            [
+                "module",
+                "XLA",
+                "ours",
+                "saved",
+                "exposed, XLA",
+                "exposed, ours",
+                "peak, XLA",
+                "peak, ours",
+                "on chip, XLA",
+                "on chip, ours",
+            ],
+            beside,
+        )
+    }
 
 ### Peak memory beside XLA's buffer assignment
 
@@ -137,7 +189,7 @@ Computations and nodes are those that communicate. Step times in ms; seconds are
 {table(["module", "computations", "nodes", "before", "after", "saved", "seconds"], scheduled)}
 """
     document = DOCUMENT.read_text()
-    DOCUMENT.write_text(document[:document.index(MARK)] + text)
+    DOCUMENT.write_text(document[: document.index(MARK)] + text)
     sys.exit(f"slower than XLA: {', '.join(lost)}" if lost else 0)
 
 

@@ -22,8 +22,17 @@ LAYERS, HEADS, VOCAB, BATCH, LENGTH = 4, 8, 512, 4, 128
 
 def parameters(width):
     """Shapes of all parameters; each is cut along its first dimension."""
-    layer = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
-    return {"embed": (VOCAB, width), "head": (width, VOCAB), "layers": [dict(layer) for _ in range(LAYERS)]}
+    layer = {
+        "qkv": (width, 3 * width),
+        "out": (width, width),
+        "up": (width, 4 * width),
+        "down": (4 * width, width),
+    }
+    return {
+        "embed": (VOCAB, width),
+        "head": (width, VOCAB),
+        "layers": [dict(layer) for _ in range(LAYERS)],
+    }
 
 
 def attention(x, layer):

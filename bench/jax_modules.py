@@ -51,7 +51,9 @@ def shards(leaves, kind):
         leaf = leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf)
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
-        for rank, shard in enumerate(sorted(leaf.addressable_shards, key=lambda shard: shard.device.id)):
+        for rank, shard in enumerate(
+            sorted(leaf.addressable_shards, key=lambda shard: shard.device.id)
+        ):
             arrays[f"{kind}_{index:03}_r{rank}"] = stored(shard.data)
     return arrays
 
@@ -61,14 +63,20 @@ def make(name, function, args, folder):
     folder = Path(folder)
     lowered = jax.jit(function, keep_unused=True).lower(*args)
     with tempfile.TemporaryDirectory() as dumped:
-        options = {"xla_dump_to": dumped, "xla_dump_hlo_pass_re": "spmd-partitioning", "xla_dump_large_constants": True}
+        options = {
+            "xla_dump_to": dumped,
+            "xla_dump_hlo_pass_re": "spmd-partitioning",
+            "xla_dump_large_constants": True,
+        }
         compiled = lowered.compile(compiler_options=options)
         texts = {
             "after_spmd": glob.glob(f"{dumped}/*after_spmd-partitioning*.txt"),
             "after_optimizations": glob.glob(f"{dumped}/*cpu_after_optimizations.txt"),
         }
         # One device has nothing to partition.
-        texts["after_spmd"] = texts["after_spmd"] or glob.glob(f"{dumped}/*before_optimizations.txt")
+        texts["after_spmd"] = texts["after_spmd"] or glob.glob(
+            f"{dumped}/*before_optimizations.txt"
+        )
         paths = {}
         for stage, found in texts.items():
             paths[stage] = folder / f"{name}.{stage}.txt"

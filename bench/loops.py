@@ -88,7 +88,15 @@ doubles {
 # Name, array, iterations of the innermost loop, iterations, body, further computations, ranks.
 LOOPS = [
     ("count", "f32[]", 100_000, 100_000, "  y = f32[] copy(x)", "", 1),
-    ("small body", "f32[8]", 100_000, 100_000, "  z = f32[8] multiply(x, x)\n  y = f32[8] subtract(z, x)", "", 1),
+    (
+        "small body",
+        "f32[8]",
+        100_000,
+        100_000,
+        "  z = f32[8] multiply(x, x)\n  y = f32[8] subtract(z, x)",
+        "",
+        1,
+    ),
     (
         "update in place",
         "f32[1048576]",
@@ -157,7 +165,9 @@ def xla(loop):
         "count": lambda i, x: x,
         "small body": lambda i, x: x * x - x,
         "update in place": lambda i, x: lax.dynamic_update_slice(x, jnp.ones(1, jnp.float32), (i,)),
-        "loop in a loop": lambda i, x: lax.while_loop(lambda s: s[0] < 10, lambda s: (s[0] + 1, half(s[1])), (0, x))[1],
+        "loop in a loop": lambda i, x: lax.while_loop(
+            lambda s: s[0] < 10, lambda s: (s[0] + 1, half(s[1])), (0, x)
+        )[1],
         "branch in a loop": lambda i, x: lax.switch(i % 2, [half, lambda x: x + x], x),
     }
     if name not in bodies:
@@ -174,8 +184,12 @@ def xla(loop):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--halflap", default=os.environ.get("HALFLAP", str(ROOT / "target" / "release" / "halflap")))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--halflap", default=os.environ.get("HALFLAP", str(ROOT / "target" / "release" / "halflap"))
+    )
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     print("| loop | iterations | halflap, us each | XLA, us each |\n| --- | --- | --- | --- |")
@@ -186,7 +200,10 @@ def main():
             each = lambda seconds: f"{seconds / loop[2] * 1e6:.3f}"
             theirs = xla(loop)
             least = min(ours(args.halflap, path) for _ in range(args.rounds))
-            print(f"| {loop[0]} | {loop[2]} | {each(least)} | {each(theirs) if theirs else ''} |", flush=True)
+            print(
+                f"| {loop[0]} | {loop[2]} | {each(least)} | {each(theirs) if theirs else ''} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

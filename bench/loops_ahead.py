@@ -53,7 +53,9 @@ def lowered(rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     root = Path(__file__).resolve().parent.parent
     parser.add_argument("--halflap", default=root / "target" / "dist" / "halflap")
     args = parser.parse_args()
@@ -64,12 +66,27 @@ def main():
         for rows in BATCHES:
             module.write_text(lowered(rows))
             for budget in BUDGETS:
-                command = [args.halflap, "schedule", module, "--device", "h100", "--json", "--no-advice"]
+                command = [
+                    args.halflap,
+                    "schedule",
+                    module,
+                    "--device",
+                    "h100",
+                    "--json",
+                    "--no-advice",
+                ]
                 command += ["--memory-budget", budget]
                 kinds = ("none", "pipeline")
-                runs = [subprocess.run([*command, "--rewrite", kind], capture_output=True, check=True) for kind in kinds]
+                runs = [
+                    subprocess.run([*command, "--rewrite", kind], capture_output=True, check=True)
+                    for kind in kinds
+                ]
                 alone, ahead = (json.loads(run.stdout) for run in runs)
-                figures = [f"{1e-6 * one[key]:.2f} ms" for one in (alone, ahead) for key in ("step_time", "exposed")]
+                figures = [
+                    f"{1e-6 * one[key]:.2f} ms"
+                    for one in (alone, ahead)
+                    for key in ("step_time", "exposed")
+                ]
                 ratio = ahead["step_time"] / alone["step_time"]
                 print(f"| {rows} | {budget} | {' | '.join(figures)} | {ratio:.3f} |", flush=True)
 

@@ -23,10 +23,22 @@ import common
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = [
-    "ddp_mlp_4", "ddp_mlp_24", "moe_ep_6", "moe_ep_24", "fsdp_llama_2", "fsdp_llama_8",
-    "fsdp_tp_llama_4", "fsdp_llama_32", "fsdp_llama_80", "fsdp_tp_llama_16",
+    "ddp_mlp_4",
+    "ddp_mlp_24",
+    "moe_ep_6",
+    "moe_ep_24",
+    "fsdp_llama_2",
+    "fsdp_llama_8",
+    "fsdp_tp_llama_4",
+    "fsdp_llama_32",
+    "fsdp_llama_80",
+    "fsdp_tp_llama_16",
 ]
-TWICE_OR_HALF = {"collectives as they are": 1.0, "collectives half as long": 0.5, "collectives twice as long": 2.0}
+TWICE_OR_HALF = {
+    "collectives as they are": 1.0,
+    "collectives half as long": 0.5,
+    "collectives twice as long": 2.0,
+}
 
 
 def load(path):
@@ -68,17 +80,28 @@ def row(args, name, factor, folder):
     command = [args.halflap, "schedule", graph, "--effort", args.effort, "--json"]
     found = json.loads(common.run(command))
     seconds = time.monotonic() - started
-    common.run([args.halflap, "verify", graph, write(folder, found["order"]), "--memory-budget", "1x"])
+    common.run(
+        [args.halflap, "verify", graph, write(folder, found["order"]), "--memory-budget", "1x"]
+    )
     ratio = lambda step: "" if step is None else f"{step / found['bound']:.4f}"
     # Of the programs as they are, an independent program knows the bound that looks at one stream
     # at a time.
-    one_stream = load(ROOT / "tests" / "corpus" / "judged.json.gz")[name]["bound"] if factor == 1.0 else None
+    one_stream = (
+        load(ROOT / "tests" / "corpus" / "judged.json.gz")[name]["bound"] if factor == 1.0 else None
+    )
     cells = [
-        name, str(len(file["nodes"])), ratio(found["step_time_before"]), ratio(torch), ratio(found["step_time"]),
-        "" if one_stream is None else f"{one_stream / 1e6:.3f} ms", f"{found['bound'] / 1e6:.3f} ms",
+        name,
+        str(len(file["nodes"])),
+        ratio(found["step_time_before"]),
+        ratio(torch),
+        ratio(found["step_time"]),
+        "" if one_stream is None else f"{one_stream / 1e6:.3f} ms",
+        f"{found['bound'] / 1e6:.3f} ms",
         found["bound_basis"]["kind"] + (", memory" if found["bound_basis"].get("memory") else ""),
-        f"{100 * (found['step_time'] / found['bound'] - 1):.2f}%", f"{found['peak_memory'] / max(1, found['peak_memory_before']):.4f}",
-        f"{found['optimizer']['seconds']:.2f} s", f"{seconds:.2f} s",
+        f"{100 * (found['step_time'] / found['bound'] - 1):.2f}%",
+        f"{found['peak_memory'] / max(1, found['peak_memory_before']):.4f}",
+        f"{found['optimizer']['seconds']:.2f} s",
+        f"{seconds:.2f} s",
     ]
     return cells, found["step_time"] / found["bound"], torch is None or found["step_time"] <= torch
 
@@ -89,7 +112,20 @@ def write(folder, order):
     return path
 
 
-HEAD = ["program", "nodes", "input order", "torch's best", "halflap", "bound of one stream", "bound", "it rests on", "gap", "peak, of the input order's", "search", "whole command"]
+HEAD = [
+    "program",
+    "nodes",
+    "input order",
+    "torch's best",
+    "halflap",
+    "bound of one stream",
+    "bound",
+    "it rests on",
+    "gap",
+    "peak, of the input order's",
+    "search",
+    "whole command",
+]
 
 
 def table(rows):

@@ -60,7 +60,16 @@ def long_graph(path, layers=16_667):
 
     def node(name, kind, runtime, deps, **more):
         reads = [{"buffer": f"b_{dep}", "kinds": ["data"]} for dep in deps]
-        nodes.append({"name": name, "kind": kind, "runtime_ns": runtime, "outputs": [f"b_{name}"], "deps": reads, **more})
+        nodes.append(
+            {
+                "name": name,
+                "kind": kind,
+                "runtime_ns": runtime,
+                "outputs": [f"b_{name}"],
+                "deps": reads,
+                **more,
+            }
+        )
 
     gather = {"op": "all_gather", "group": "0", "async": True, "bytes": 8_000_000, "group_size": 8}
     for layer in range(layers):
@@ -74,7 +83,9 @@ def long_graph(path, layers=16_667):
             users[dep["buffer"]].append(one["name"])
     for name, used in users.items():
         size = 8_000_000 if "gather" in name else 1_000_000
-        buffers.append({"name": name, "size_alloc": size, "size_free": size, "users": used, "output": not used})
+        buffers.append(
+            {"name": name, "size_alloc": size, "size_free": size, "users": used, "output": not used}
+        )
     graph = {"format": "halflap.graph/1", "groups": {"0": {"ranks": list(range(8))}}, "inputs": []}
     path.write_text(json.dumps(graph | {"nodes": nodes, "buffers": buffers}))
 
@@ -98,7 +109,14 @@ def as_traces(data, slices=60_000):
                 row = (lane, chance.choice(ops), now, now + length, exposed)
                 for column, value in zip(columns.values(), row):
                     column.append(value)
-        view.update(name=f"rank {number}", length=1e9, bound=None, memory=None, slices=columns, lanes=view["lanes"][:2])
+        view.update(
+            name=f"rank {number}",
+            length=1e9,
+            bound=None,
+            memory=None,
+            slices=columns,
+            lanes=view["lanes"][:2],
+        )
         view["stalls"] = {"start": [], "end": [], "of": [], "at": [], "cause": []}
 
 
@@ -132,7 +150,9 @@ def measure(browser, path, title, args):
             page.evaluate("document.getElementById('fit').click()")
             page.evaluate("document.getElementById('zoom-in').click()")
         found = page.evaluate(MEASURE, [event, 120])
-        print(f"  {event:5}  {line('script', found['script'])}   {line('interval', found['interval'])}")
+        print(
+            f"  {event:5}  {line('script', found['script'])}   {line('interval', found['interval'])}"
+        )
     page.close()
 
 
@@ -144,7 +164,9 @@ def main():
     parser.add_argument("--opens", type=int, default=5)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        schedule, traces, longest = (Path(folder) / f"{name}.html" for name in ("schedule", "traces", "longest"))
+        schedule, traces, longest = (
+            Path(folder) / f"{name}.html" for name in ("schedule", "traces", "longest")
+        )
         graph = Path(folder) / "long.json"
         long_graph(graph)
         made(args.halflap, ROOT / "tests" / "corpus" / "fsdp_llama_80.graph.json.gz", schedule)
@@ -164,7 +186,9 @@ def made(halflap, graph, page):
     began = time.monotonic()
     command = [halflap, "schedule", graph, "--effort", "quick", "--report", page]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    print(f"{graph.name}: halflap schedule --effort quick --report took {time.monotonic() - began:.1f} s")
+    print(
+        f"{graph.name}: halflap schedule --effort quick --report took {time.monotonic() - began:.1f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -49,12 +49,16 @@ def long_program():
     one = load(ROOT / "tests" / "corpus" / "fsdp_llama_32.graph.json.gz")
     copies = -(-NODES // len(one["nodes"]))
     parts = [renamed(one, f".{number}") for number in range(copies)]
-    joined = {name: [x for part in parts for x in part.get(name, [])] for name in ("nodes", "buffers", "inputs")}
+    joined = {
+        name: [x for part in parts for x in part.get(name, [])]
+        for name in ("nodes", "buffers", "inputs")
+    }
     return {**one, **joined}
 
 
 def spent(command):
     """Seconds of processor time and of the clock."""
+
     def used():
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
@@ -65,31 +69,52 @@ def spent(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--halflap", metavar="BIN")
     parser.add_argument("--effort", default="default", choices=["quick", "default", "thorough"])
     parser.add_argument("--only", metavar="NAME", action="append")
     args = parser.parse_args()
     halflap = args.halflap or build_halflap()
-    print("| program | nodes | order alone: processor | clock | rewriting: processor | clock | ratio |")
+    print(
+        "| program | nodes | order alone: processor | clock | rewriting: processor | clock | ratio |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     total, longest = [0.0, 0.0], 0.0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "graph.json"
         for title, latency in LATENCIES.items():
             for name in args.only or [*PROGRAMS, LONG]:
-                graph = long_program() if name == LONG else load(ROOT / "tests" / "corpus" / f"{name}.graph.json.gz")
+                graph = (
+                    long_program()
+                    if name == LONG
+                    else load(ROOT / "tests" / "corpus" / f"{name}.graph.json.gz")
+                )
                 for node in graph["nodes"]:
                     node["runtime_ns"] += latency if node["kind"] == "collective" else 0.0
                 path.write_text(json.dumps(graph))
-                command = [halflap, "schedule", path, "--json", "--no-advice", "--effort", args.effort]
+                command = [
+                    halflap,
+                    "schedule",
+                    path,
+                    "--json",
+                    "--no-advice",
+                    "--effort",
+                    args.effort,
+                ]
                 alone, rewriting = spent(command), spent([*command, "--rewrite=all"])
                 total = [total[0] + alone[0], total[1] + rewriting[0]]
                 longest = max(longest, rewriting[1]) if name == LONG else longest
                 times = " | ".join(f"{seconds:.2f} s" for seconds in (*alone, *rewriting))
                 ratio = rewriting[0] / alone[0]
-                print(f"| {name}, {title} | {len(graph['nodes'])} | {times} | {ratio:.2f} |", flush=True)
-    print(f"\nIn all, rewriting takes {total[1] / total[0]:.2f} times the processor time of the order alone.")
+                print(
+                    f"| {name}, {title} | {len(graph['nodes'])} | {times} | {ratio:.2f} |",
+                    flush=True,
+                )
+    print(
+        f"\nIn all, rewriting takes {total[1] / total[0]:.2f} times the processor time of the order alone."
+    )
     return 1 if total[1] > 3 * total[0] or longest > 60 else 0
 
 

@@ -46,11 +46,15 @@ def changed(recipes):
 
 def row(args, name, graph, *options):
     """A program: the ratios, and its line."""
-    exact, every = (found(args, graph, f"--rewrite={which}", *options) for which in ("exact", "all"))
+    exact, every = (
+        found(args, graph, f"--rewrite={which}", *options) for which in ("exact", "all")
+    )
     alone = exact["order_alone"]
     ratios = [one["step_time"] / alone for one in (exact, every)]
     collectives = changed(every["recipes"])
-    times = " | ".join(f"{time / 1e6:.2f} ms" for time in (alone, exact["step_time"], every["step_time"]))
+    times = " | ".join(
+        f"{time / 1e6:.2f} ms" for time in (alone, exact["step_time"], every["step_time"])
+    )
     shown = " | ".join(f"{ratio:.3f}" for ratio in ratios)
     return ratios, f"| {name} | {collectives} | {times} | {shown} |\n"
 
@@ -81,22 +85,31 @@ def other_programs(args):
     """Programs of another project, if they are there."""
     if args.autoparallel is None:
         return 0.0, ""
-    worst, text = 0.0, f"\n### meta-pytorch/autoparallel's programs, h100, at 1.05 of the input's memory\n\n{HEAD}{RULE}"
+    worst, text = (
+        0.0,
+        f"\n### meta-pytorch/autoparallel's programs, h100, at 1.05 of the input's memory\n\n{HEAD}{RULE}",
+    )
     for graph in sorted(args.autoparallel.glob("*.graph.json.gz")):
         name = graph.name.removesuffix(".graph.json.gz")
         times = graph.with_name(f"{name}.times.json")
         for title, more in (("their times", [f"--profile={times}"]), ("our links", [])):
-            ratios, line = row(args, f"{name}, {title}", graph, "--device=h100", "--memory-budget=1.05x", *more)
+            ratios, line = row(
+                args, f"{name}, {title}", graph, "--device=h100", "--memory-budget=1.05x", *more
+            )
             worst = max(worst, *ratios)
             text += line
     return worst, text
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--halflap", metavar="BIN")
     parser.add_argument("--autoparallel", metavar="FOLDER", type=Path)
-    parser.add_argument("--only", metavar="NAME", action="append", help="of the captured graphs, these")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", help="of the captured graphs, these"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path)
     args = parser.parse_args()
     args.halflap = args.halflap or build_halflap()
@@ -109,8 +122,14 @@ def main():
         before, _, results = args.output.read_text().partition(MARK)
         # Other tables, such as those of modules, are made elsewhere.
         headings = [line for line in text.splitlines() if line.startswith("### ")]
-        others = [part for part in results.split("\n### ")[1:] if f"### {part.splitlines()[0]}" not in headings]
-        args.output.write_text(before + text + "".join(f"\n### {part.strip()}\n" for part in others))
+        others = [
+            part
+            for part in results.split("\n### ")[1:]
+            if f"### {part.splitlines()[0]}" not in headings
+        ]
+        args.output.write_text(
+            before + text + "".join(f"\n### {part.strip()}\n" for part in others)
+        )
     else:
         print(text)
     return 1 if max(worst for worst, _ in results) > 1.0 else 0

@@ -28,7 +28,15 @@ import common
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "run-results.md"
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
-HEAD = ["program", "own, measured", "simulated", "ours, measured", "simulated", "ratio, measured", "simulated"]
+HEAD = [
+    "program",
+    "own, measured",
+    "simulated",
+    "ours, measured",
+    "simulated",
+    "ratio, measured",
+    "simulated",
+]
 HEAD += ["apart (median)", "of all repeats"]
 
 
@@ -36,19 +44,30 @@ def chain(count):
     """A module of small kernels, each on what the last one made."""
     lines = [f"  x{i + 1} = f32[8] add(x{i}, y)" for i in range(count)]
     lines[-1] = lines[-1].replace("  x", "  ROOT x", 1)
-    head = ["HloModule chain", "ENTRY e {", "  x0 = f32[8] parameter(0)", "  y = f32[8] parameter(1)"]
+    head = [
+        "HloModule chain",
+        "ENTRY e {",
+        "  x0 = f32[8] parameter(0)",
+        "  y = f32[8] parameter(1)",
+    ]
     return "\n".join(head + lines + ["}"]) + "\n"
 
 
 def layers(count, rows, width, ranks=2):
     """Layers whose weights are gathered when they are needed: nothing is hidden in this order."""
     weight, data = f"f32[{width},{width}]", f"f32[{rows},{width}]"
-    lines = [f"HloModule layers, num_partitions={ranks}", "ENTRY e {", f"  x0 = {data} parameter(0)"]
+    lines = [
+        f"HloModule layers, num_partitions={ranks}",
+        "ENTRY e {",
+        f"  x0 = {data} parameter(0)",
+    ]
     lines += [f"  w{i} = f32[{width // ranks},{width}] parameter({i + 1})" for i in range(count)]
     for i in range(count):
         groups = f"channel_id={i + 1}, replica_groups=[1,{ranks}]<=[{ranks}], dimensions={{0}}, use_global_device_ids=true"
         lines.append(f"  g{i} = {weight} all-gather(w{i}), {groups}")
-        lines.append(f"  d{i} = {data} dot(x{i}, g{i}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}")
+        lines.append(
+            f"  d{i} = {data} dot(x{i}, g{i}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+        )
         lines.append(f"  x{i + 1} = {data} tanh(d{i})")
     lines[-1] = lines[-1].replace("  x", "  ROOT x", 1)
     return "\n".join(lines + ["}"]) + "\n"
@@ -68,14 +87,18 @@ def measured(command):
     command = [str(part) for part in [*command, "--json"]]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=go_first)
     if done.returncode != 0:
-        raise common.Failure(f"{common.command_line(command)}: exit code {done.returncode}\n{done.stderr.strip()}")
+        raise common.Failure(
+            f"{common.command_line(command)}: exit code {done.returncode}\n{done.stderr.strip()}"
+        )
     return json.loads(done.stdout)
 
 
 def ratios(compared):
     """Our step time over that of the module's own order: measured, and simulated."""
     own, ours = compared["input_order"], compared["ours"]
-    return ours["step_time"] / own["step_time"], ours["simulated_step_time"] / own["simulated_step_time"]
+    return ours["step_time"] / own["step_time"], ours["simulated_step_time"] / own[
+        "simulated_step_time"
+    ]
 
 
 def apart(compared):
@@ -98,7 +121,10 @@ def row(name, runs):
     for order in [middle["input_order"], middle["ours"]]:
         cells += [time(order["step_time"]), time(order["simulated_step_time"])]
     cells += [f"{ratio:.3f}" for ratio in ratios(middle)]
-    return cells + [f"{100 * apart(middle):+.1f}%", f"{100 * apart(runs[0]):+.1f}% to {100 * apart(runs[-1]):+.1f}%"]
+    return cells + [
+        f"{100 * apart(middle):+.1f}%",
+        f"{100 * apart(runs[0]):+.1f}% to {100 * apart(runs[-1]):+.1f}%",
+    ]
 
 
 def table(head, rows):
@@ -109,7 +135,16 @@ def table(head, rows):
 def balanced(halflap, path):
     """A link on which communication takes as long as compute."""
     slow = 0.05
-    command = [halflap, "run", path, "--input-order", "--steps", 11, "--emulate-link", f"{slow}GB/s,0us"]
+    command = [
+        halflap,
+        "run",
+        path,
+        "--input-order",
+        "--steps",
+        11,
+        "--emulate-link",
+        f"{slow}GB/s,0us",
+    ]
     found = measured(command)
     return f"{slow * found['communication'] / found['compute']:.4f}GB/s,0us"
 
@@ -140,7 +175,9 @@ def overhead(halflap, folder, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--halflap")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--steps", type=int, default=21)

@@ -42,15 +42,26 @@ def weights(width, layers):
     random = np.random.default_rng(0)
     normal = lambda *shape: (random.standard_normal(shape) * 0.05).astype(np.float32)
     cuts = {
-        "g1": (None,), "g2": (None,), "qkv": (None, None, "x", None), "out": ("x", None, None),
-        "up": (None, "x"), "down": ("x", None),
+        "g1": (None,),
+        "g2": (None,),
+        "qkv": (None, None, "x", None),
+        "out": ("x", None, None),
+        "up": (None, "x"),
+        "down": ("x", None),
     }
     layer = lambda: {
-        "g1": np.ones(width, np.float32), "g2": np.ones(width, np.float32),
-        "qkv": normal(width, 3, HEADS, width // HEADS), "out": normal(HEADS, width // HEADS, width),
-        "up": normal(width, 4 * width), "down": normal(4 * width, width),
+        "g1": np.ones(width, np.float32),
+        "g2": np.ones(width, np.float32),
+        "qkv": normal(width, 3, HEADS, width // HEADS),
+        "out": normal(HEADS, width // HEADS, width),
+        "up": normal(width, 4 * width),
+        "down": normal(4 * width, width),
     }
-    arrays = {"embed": normal(VOCABULARY, width), "head": normal(width, VOCABULARY), "layers": [layer() for _ in range(layers)]}
+    arrays = {
+        "embed": normal(VOCABULARY, width),
+        "head": normal(width, VOCABULARY),
+        "layers": [layer() for _ in range(layers)],
+    }
     return arrays, {"embed": (None, None), "head": (None, "x"), "layers": [cuts] * layers}
 
 
@@ -90,7 +101,11 @@ def fsdp(array, grid):
 def programs(options):
     """Every program: its name, its function and its arguments."""
     arrays, cuts = weights(options.width, options.layers)
-    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (options.batch, options.length)).astype(np.int32)
+    tokens = (
+        np.random.default_rng(1)
+        .integers(0, VOCABULARY, (options.batch, options.length))
+        .astype(np.int32)
+    )
     found = {"dense_1": (step, (arrays, tokens))}
     for count in options.devices:
         grid = mesh((count,), ("x",))
@@ -115,9 +130,21 @@ def jax_time(made, steps):
 
 
 def halflap_time(options, path, made, profile=None):
-    command = [options.halflap, "run", path, "--inputs", made.arrays, "--steps", options.steps + 1, "--effort", "quick"]
+    command = [
+        options.halflap,
+        "run",
+        path,
+        "--inputs",
+        made.arrays,
+        "--steps",
+        options.steps + 1,
+        "--effort",
+        "quick",
+    ]
     shown = common.run(command + (["--profile-out", profile] if profile else []))
-    value, unit = re.search(r"step time\s+([\d.]+) (\w+)", re.sub(r"\x1b\[[0-9;]*m", "", shown)).groups()
+    value, unit = re.search(
+        r"step time\s+([\d.]+) (\w+)", re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    ).groups()
     return float(value) * UNITS[unit]
 
 
@@ -162,7 +189,9 @@ def means(rows):
     """The geometric means of the ratios, of what is mostly matrix products and of the others."""
     ratios = lambda others: [float(row[-1]) for row in rows[1:] if (row[0] in OTHERS) == others]
     mean = lambda others: statistics.geometric_mean(ratios(others)) if ratios(others) else 1.0
-    return f"Geometric means: {mean(False):.2f} of the transformers, {mean(True):.2f} of the others."
+    return (
+        f"Geometric means: {mean(False):.2f} of the transformers, {mean(True):.2f} of the others."
+    )
 
 
 def spent(tables):
@@ -174,7 +203,9 @@ def spent(tables):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--halflap")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=2)

@@ -31,8 +31,14 @@ class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale, self.shift = Shard(torch.ones(WIDTH)), Shard(torch.zeros(WIDTH))
-        self.up, self.up_bias = Shard(models.weight(2 * WIDTH, WIDTH)), Shard(torch.zeros(2 * WIDTH))
-        self.down, self.down_bias = Shard(models.weight(WIDTH, 2 * WIDTH)), Shard(torch.zeros(WIDTH))
+        self.up, self.up_bias = (
+            Shard(models.weight(2 * WIDTH, WIDTH)),
+            Shard(torch.zeros(2 * WIDTH)),
+        )
+        self.down, self.down_bias = (
+            Shard(models.weight(WIDTH, 2 * WIDTH)),
+            Shard(torch.zeros(WIDTH)),
+        )
 
     def forward(self, x):
         y = models.norm(x) * self.scale() + self.shift()

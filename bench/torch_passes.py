@@ -179,9 +179,7 @@ class Program:
             b["name"]: StandInBuffer(b["name"], b["size_alloc"], b["size_free"])
             for b in graph["buffers"]
         }
-        self.nodes = [
-            StandInNode(scheduler, i, n, buffers) for i, n in enumerate(graph["nodes"])
-        ]
+        self.nodes = [StandInNode(scheduler, i, n, buffers) for i, n in enumerate(graph["nodes"])]
         self.by_name = {n.get_name(): n for n in self.nodes}
         for b in graph["buffers"]:
             users = [self.by_name[u] for u in b["users"]]
@@ -197,8 +195,7 @@ class Program:
         """Takes the place of torch's `get_freeable_input_buf`, which reads real tensor sizes."""
         return {
             i["name"]: FreeableInputBuffer(
-                i["name"],
-                memory_info(0, i["size"], [self.by_name[u] for u in i["users"]]),
+                i["name"], memory_info(0, i["size"], [self.by_name[u] for u in i["users"]])
             )
             for i in self.inputs
         }

@@ -89,7 +89,11 @@ def verdict(rows):
 
     def beside(way):
         longer = 100 * (done[way] / done[best] - 1)
-        how = "as long" if abs(longer) < 0.05 else f"{abs(longer):.1f}% {'longer' if longer > 0 else 'shorter'}"
+        how = (
+            "as long"
+            if abs(longer) < 0.05
+            else f"{abs(longer):.1f}% {'longer' if longer > 0 else 'shorter'}"
+        )
         return f"{done[way] / 1e6:.1f} ms ({how})"
 
     ours = [f"{beside(way)} {order}" for way, order in OURS.items() if way in done]
@@ -107,7 +111,9 @@ def overhead(found):
         "| --- | --- | --- | --- |",
     ]
     for nodes, handover, ran in zip(found["nodes"], found["handover"], found["passes"]):
-        lines.append(f"| {nodes:,} | {1e3 * handover:.0f} ms | {1e3 * ran['handover']:.0f} ms | {ran['seconds']:.2f} s |")
+        lines.append(
+            f"| {nodes:,} | {1e3 * handover:.0f} ms | {1e3 * ran['handover']:.0f} ms | {ran['seconds']:.2f} s |"
+        )
     return [*lines, "", AIM, ""]
 
 
@@ -133,7 +139,9 @@ def main():
     import torch
 
     date = datetime.date.today().isoformat()
-    text = [INTRODUCTION.format(date=date, torch=torch.__version__.split("+")[0], cores=os.cpu_count())]
+    text = [
+        INTRODUCTION.format(date=date, torch=torch.__version__.split("+")[0], cores=os.cpu_count())
+    ]
     for name, model in MODELS.items():
         if chosen.only in (None, name):
             rows = compiled(model, WAYS, chosen.patience)

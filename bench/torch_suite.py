@@ -41,11 +41,15 @@ def reduced(tensor):
 
 
 def gathered(tensor):
-    return functional.all_gather_into_tensor(tensor, dist.get_world_size(), dist.group.WORLD.group_name)
+    return functional.all_gather_into_tensor(
+        tensor, dist.get_world_size(), dist.group.WORLD.group_name
+    )
 
 
 def scattered(tensor):
-    return functional.reduce_scatter_tensor(tensor, "sum", dist.get_world_size(), dist.group.WORLD.group_name)
+    return functional.reduce_scatter_tensor(
+        tensor, "sum", dist.get_world_size(), dist.group.WORLD.group_name
+    )
 
 
 def product_beside(a):
@@ -152,7 +156,9 @@ class Scheduled(Exception):
 def graph_of(snodes):
     program = Program(snodes)
     for snode, node in zip(snodes, program.nodes):
-        node["runtime_ns"] = 0.0 if node["kind"] == "multi_output" else comms.estimate_op_runtime(snode) * 1e6
+        node["runtime_ns"] = (
+            0.0 if node["kind"] == "multi_output" else comms.estimate_op_runtime(snode) * 1e6
+        )
         node["ops"] = [label(part) for part in snode.get_nodes()]
     return program.graph()
 
@@ -172,14 +178,18 @@ def case(name, passes, program, shapes, settings):
         def run(snodes):
             found.setdefault("graph", graph_of(snodes))
             ordered = getattr(comms, pass_name)(snodes)
-            found["steps"].append({"pass": pass_name, "order": [snode.get_name() for snode in ordered]})
+            found["steps"].append(
+                {"pass": pass_name, "order": [snode.get_name() for snode in ordered]}
+            )
             return ordered
 
         return run
 
     overlap = "reorder_for_compute_comm_overlap"
     torch._dynamo.reset()
-    with config.patch({overlap: True, f"{overlap}_passes": [recorded(each) for each in passes], **settings}):
+    with config.patch(
+        {overlap: True, f"{overlap}_passes": [recorded(each) for each in passes], **settings}
+    ):
         try:
             torch.compile(program, fullgraph=True)(*(torch.ones(shape) for shape in shapes))
         except Exception:
@@ -200,7 +210,9 @@ def main():
     if chosen.ranks is None:
         # A process has one process group.
         parts = [[sys.executable, __file__, "--ranks", str(ranks)] for ranks in CASES]
-        printed = [subprocess.run(part, check=True, stdout=subprocess.PIPE).stdout for part in parts]
+        printed = [
+            subprocess.run(part, check=True, stdout=subprocess.PIPE).stdout for part in parts
+        ]
         found = [one for text in printed for one in json.loads(text.splitlines()[-1])]
         text = json.dumps(found, separators=(",", ":")).encode()
         chosen.output.write_bytes(gzip.compress(text, 9, mtime=0))

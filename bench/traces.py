@@ -22,7 +22,16 @@ sys.path.insert(0, str(ROOT / "tests/analyze"))
 import hta_figures  # noqa: E402
 import sweep  # noqa: E402
 
-FIGURES = ["span", "compute", "communication", "memory", "overlapped", "exposed", "exposed_beside_memory", "idle"]
+FIGURES = [
+    "span",
+    "compute",
+    "communication",
+    "memory",
+    "overlapped",
+    "exposed",
+    "exposed_beside_memory",
+    "idle",
+]
 HTA = str(ROOT / "tests/analyze/hta_figures.py")
 
 
@@ -37,7 +46,11 @@ def check(binary, path):
     """In words, what differs from the sweep."""
     ours, events = analyze(binary, path), sweep.work(sweep.load(path))
     truth = sweep.spent(events)
-    found = [f"{name}: sweep {truth[name]}, halflap {ours[name]}" for name in FIGURES if truth[name] != ours[name]]
+    found = [
+        f"{name}: sweep {truth[name]}, halflap {ours[name]}"
+        for name in FIGURES
+        if truth[name] != ours[name]
+    ]
     charges = [c["exposed"] for c in ours["collectives"]]
     if charges != sweep.charges(events):
         found.append("exposed time by collective differs")
@@ -60,11 +73,17 @@ def beside_hta(binary, python, path):
     overlap = 100.0 * ours["overlapped"] / max(ours["communication"], 1)
     same = all(theirs[name] * 1e3 == ours[name] for name in ("span", "compute", "idle"))
     same &= abs(theirs["overlap"] - overlap) < 0.0051
-    return "equal" if same else f"HTA {theirs}, halflap {({n: ours[n] for n in ('span', 'compute', 'idle')})} {overlap}"
+    return (
+        "equal"
+        if same
+        else f"HTA {theirs}, halflap { ({n: ours[n] for n in ('span', 'compute', 'idle')}) } {overlap}"
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", default=str(ROOT.parent / "shared/traces"))
     parser.add_argument("--halflap", default=str(ROOT / "target/dist/halflap"))
     parser.add_argument("--hta-python", help="a Python that has HolisticTraceAnalysis")
@@ -73,14 +92,23 @@ def main():
     if not paths:
         sys.exit(f"{args.folder}: no traces there; name a folder that has some")
     failed = False
-    print("| trace | GPU span | exposed | collectives | sweep | HTA |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| trace | GPU span | exposed | collectives | sweep | HTA |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for path in paths:
         found, truth, collectives = check(args.halflap, path)
         failed |= bool(found)
         verdict = "; ".join(found) or "equal"
         hta = beside_hta(args.halflap, args.hta_python, path)
         failed |= hta not in ("equal", "-")
-        cells = [path.name, f"{truth['span'] / 1e6:.3f} ms", f"{truth['exposed'] / 1e6:.3f} ms", collectives, verdict, hta]
+        cells = [
+            path.name,
+            f"{truth['span'] / 1e6:.3f} ms",
+            f"{truth['exposed'] / 1e6:.3f} ms",
+            collectives,
+            verdict,
+            hta,
+        ]
         print("| " + " | ".join(str(cell) for cell in cells) + " |")
     sys.exit(failed)
 

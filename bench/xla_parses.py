@@ -32,7 +32,9 @@ def opcodes(text):
     """How many instructions XLA finds of each opcode, with starts and ends counted as one
     collective."""
     printed = _hlo.hlo_module_from_text(text).to_string()
-    found = collections.Counter(re.findall(r"^ .*? = (?:\(.*?\)|\S+) ([a-z][a-z0-9-]*)\(", printed, re.M))
+    found = collections.Counter(
+        re.findall(r"^ .*? = (?:\(.*?\)|\S+) ([a-z][a-z0-9-]*)\(", printed, re.M)
+    )
     for opcode in list(found):
         pair = re.fullmatch(f"({COLLECTIVES})-(start|done)", opcode)
         if pair:
@@ -53,7 +55,11 @@ def main():
         else:
             try:
                 before, after = opcodes(read(path)), opcodes(ran.stdout)
-                problem = "" if before == after else f"opcodes differ: {before - after} missing, {after - before} added"
+                problem = (
+                    ""
+                    if before == after
+                    else f"opcodes differ: {before - after} missing, {after - before} added"
+                )
             except Exception as error:  # XLA's own exceptions have no common class.
                 problem = str(error)[:500]
         failed += bool(problem)

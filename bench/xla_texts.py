@@ -32,7 +32,11 @@ def texts(checkout):
         if path.suffix not in (".cc", ".h", ".hlo", ".txt") or not path.is_file():
             continue
         content = path.read_text(errors="replace")
-        pieces = DIVIDED.split(content) if path.suffix in (".hlo", ".txt") else [m[2] for m in RAW.finditer(content)]
+        pieces = (
+            DIVIDED.split(content)
+            if path.suffix in (".hlo", ".txt")
+            else [m[2] for m in RAW.finditer(content)]
+        )
         for piece in pieces:
             text = piece.strip()
             if ("HloModule" in text or "ENTRY" in text) and len(text) <= LONGEST:
@@ -67,7 +71,9 @@ class Xla:
         if self.process is None:
             command = [sys.executable, "-c", ASK]
             pipe = subprocess.PIPE
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+            )
         data = text.encode()
         try:
             self.process.stdin.write(len(data).to_bytes(4, "little") + data)
@@ -122,7 +128,9 @@ def main():
         args.keep.mkdir(parents=True, exist_ok=True)
         wrong = [text for text in found if reads[text] and reasons[text]]
         for number, text in enumerate(wrong):
-            (args.keep / f"{number:04}.txt").write_text(f"// {found[text]}\n// {reasons[text]}\n{text}\n")
+            (args.keep / f"{number:04}.txt").write_text(
+                f"// {found[text]}\n// {reasons[text]}\n{text}\n"
+            )
     sys.exit(1 if why else 0)
 
 

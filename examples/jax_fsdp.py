@@ -11,7 +11,9 @@ its own runtime, eight ranks as threads: the numbers are JAX's.
 import argparse
 import os
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +32,12 @@ def parameters() -> list[dict[str, np.ndarray]]:
     def weight(into: int, out: int) -> np.ndarray:
         return (random.standard_normal((into, out)) / into**0.5).astype(np.float32)
 
-    shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+    shapes = {
+        "qkv": (WIDTH, 3 * WIDTH),
+        "out": (WIDTH, WIDTH),
+        "up": (WIDTH, 4 * WIDTH),
+        "down": (4 * WIDTH, WIDTH),
+    }
     return [{name: weight(*shape) for name, shape in shapes.items()} for _ in range(LAYERS)]
 
 
@@ -52,7 +59,9 @@ def loss(model: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
     return jnp.mean(x**2)
 
 
-def step(model: list[dict[str, jax.Array]], x: jax.Array) -> tuple[jax.Array, list[dict[str, jax.Array]]]:
+def step(
+    model: list[dict[str, jax.Array]], x: jax.Array
+) -> tuple[jax.Array, list[dict[str, jax.Array]]]:
     value, gradients = jax.value_and_grad(loss)(model, x)
     return value, jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, model, gradients)
 
@@ -78,7 +87,9 @@ def main() -> None:
     ran = module.run(model, x, order=schedule)
     print(ran)
     expected = jax.jit(step)(model, x)
-    differences = jax.tree.map(lambda ours, theirs: float(np.abs(ours - np.asarray(theirs)).max()), ran.value, expected)
+    differences = jax.tree.map(
+        lambda ours, theirs: float(np.abs(ours - np.asarray(theirs)).max()), ran.value, expected
+    )
     print(f"loss      {float(ran.value[0]):.6f}, JAX's {float(expected[0]):.6f}")
     print(f"largest difference of all outputs: {max(jax.tree.leaves(differences)):.1e}")
 

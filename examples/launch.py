@@ -20,10 +20,14 @@ RANKS = 4
 def main(kind: str, about: str) -> None:
     """Trains a model on four ranks, and says what came of it."""
     arguments = argparse.ArgumentParser(description=about)
-    arguments.add_argument("--halflap", action="store_true", help="have halflap order the compiled graphs")
+    arguments.add_argument(
+        "--halflap", action="store_true", help="have halflap order the compiled graphs"
+    )
     arguments.add_argument("--eager", action="store_true", help="do not compile")
     arguments.add_argument("--steps", type=int, default=5)
-    arguments.add_argument("--report-dir", default="halflap-report", help="where halflap's pages go")
+    arguments.add_argument(
+        "--report-dir", default="halflap-report", help="where halflap's pages go"
+    )
     chosen = arguments.parse_args()
     if chosen.halflap and chosen.eager:
         arguments.error("--halflap orders compiled graphs: there are none with --eager")
@@ -40,14 +44,20 @@ def rank(number: int, port: int, kind: str, chosen: argparse.Namespace) -> None:
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)
     rendezvous = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(
-        "gloo", init_method=rendezvous, rank=number, world_size=RANKS, timeout=timedelta(seconds=120)
+        "gloo",
+        init_method=rendezvous,
+        rank=number,
+        world_size=RANKS,
+        timeout=timedelta(seconds=120),
     )
     if chosen.halflap:
         import halflap.torch
 
         halflap.torch.enable(report_dir=chosen.report_dir)
     seconds: list[float] = []
-    losses = models.train(models.build(kind), chosen.steps, compiled=not chosen.eager, seconds=seconds)
+    losses = models.train(
+        models.build(kind), chosen.steps, compiled=not chosen.eager, seconds=seconds
+    )
     if number == 0:
         print("losses    " + " ".join(f"{loss:.6f}" for loss in losses))
         print(f"step time {1e3 * min(seconds):.1f} ms, the first {1e3 * seconds[0]:.0f} ms")
@@ -65,4 +75,6 @@ def tell(folder: str) -> None:
     for ran in halflap.torch.history():
         if ran.schedule is not None:
             before, after = ran.schedule.step_time_before / 1e3, ran.schedule.step_time / 1e3
-            print(f"halflap   {ran.name}: {before:.1f} us -> {after:.1f} us in the simulation, {folder}/{ran.name}.html")
+            print(
+                f"halflap   {ran.name}: {before:.1f} us -> {after:.1f} us in the simulation, {folder}/{ran.name}.html"
+            )

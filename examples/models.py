@@ -42,8 +42,14 @@ SMALL = Size(layers=2, width=64, heads=4, tokens=32)
 
 
 # torch 2.15 has other names for these two.
-_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
-_scatter = getattr(collectives, "reduce_scatter_single_autograd", None) or collectives.reduce_scatter_tensor_autograd
+_gather = (
+    getattr(collectives, "all_gather_single_autograd", None)
+    or collectives.all_gather_tensor_autograd
+)
+_scatter = (
+    getattr(collectives, "reduce_scatter_single_autograd", None)
+    or collectives.reduce_scatter_tensor_autograd
+)
 
 
 def gather(tensor: torch.Tensor) -> torch.Tensor:
@@ -98,7 +104,10 @@ class FullyShardedBlock(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.head = size.width // size.heads
-        self.attention, self.out = Sharded(size.width, 3 * size.width), Sharded(size.width, size.width)
+        self.attention, self.out = (
+            Sharded(size.width, 3 * size.width),
+            Sharded(size.width, size.width),
+        )
         self.up, self.down = Sharded(size.width, size.hidden), Sharded(size.hidden, size.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -114,10 +123,17 @@ class TensorParallelBlock(nn.Module):
         width = size.width
         self.head = width // size.heads
         # Queries, keys and values of the same heads belong together.
-        qkv = weight(3 * width, width).view(3, width, width).chunk(dist.get_world_size(), 1)[dist.get_rank()]
+        qkv = (
+            weight(3 * width, width)
+            .view(3, width, width)
+            .chunk(dist.get_world_size(), 1)[dist.get_rank()]
+        )
         self.attention = nn.Parameter(qkv.flatten(0, 1).contiguous())
         self.out = own_part(weight(width, width), 1)
-        self.up, self.down = own_part(weight(size.hidden, width)), own_part(weight(width, size.hidden), 1)
+        self.up, self.down = (
+            own_part(weight(size.hidden, width)),
+            own_part(weight(width, size.hidden), 1),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         seen = attend(gather(norm(x)) @ self.attention.t(), self.head)
@@ -132,7 +148,10 @@ class ExpertParallelBlock(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.head = size.width // size.heads
-        self.attention, self.out = Sharded(size.width, 3 * size.width), Sharded(size.width, size.width)
+        self.attention, self.out = (
+            Sharded(size.width, 3 * size.width),
+            Sharded(size.width, size.width),
+        )
         self.up = nn.Parameter(weight(size.hidden, size.width))
         self.down = nn.Parameter(weight(size.width, size.hidden))
 
@@ -162,7 +181,12 @@ def batch(step: int, size: Size = SMALL) -> torch.Tensor:
 
 
 def train(
-    model: nn.Module, steps: int, *, compiled: bool, size: Size = SMALL, seconds: list[float] | None = None
+    model: nn.Module,
+    steps: int,
+    *,
+    compiled: bool,
+    size: Size = SMALL,
+    seconds: list[float] | None = None,
 ) -> list[float]:
     """The losses of so many steps on this rank. How long each takes is added to `seconds`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

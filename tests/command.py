@@ -12,7 +12,9 @@ HALFLAP = os.environ.get("HALFLAP", str(ROOT / "target" / "release" / "halflap")
 
 def run(*arguments, expect=0):
     """Runs halflap; gives what it printed."""
-    done = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == expect, f"{arguments}: exit {done.returncode}: {done.stderr}"
     return done.stdout
 

@@ -12,8 +12,8 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # With it torch turns some of its warnings into errors, which a user's run would not meet.
 os.environ.pop("CI", None)
 
-#: Their tests are long and share nothing: each may run anywhere. All others stay with those of their folder, which
-#: share what takes long to make, or look for what others leave behind.
+#: Their tests are long and share nothing: each may run anywhere. All others stay with those of
+#: their folder, which share what takes long to make, or look for what others leave behind.
 APART = {"test_debug.py", "test_examples.py", "test_faults.py", "test_guide.py"}
 
 

@@ -117,7 +117,9 @@ class Program:
     def findings(self):
         values = {mode: self.compared(mode) for mode in self.plan.modes}
         apart = {mode: one["largest_difference"] for mode, one in values.items()}
-        simulated = {mode: self.ask("simulate", mode=mode)[0] for mode in ("none", *self.plan.modes)}
+        simulated = {
+            mode: self.ask("simulate", mode=mode)[0] for mode in ("none", *self.plan.modes)
+        }
         plain = simulated["none"]
         worked = {mode: self.ask("work", mode=mode) for mode in self.plan.modes}
         return {

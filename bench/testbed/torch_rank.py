@@ -169,10 +169,7 @@ class Rank:
 
     def simulate(self, mode):
         """Seconds of a step by halflap's simulator, with the run times that orders are based on."""
-        slower = {
-            "slowdown": self.measured.slowdown,
-            "comm_slowdown": self.measured.comm_slowdown,
-        }
+        slower = {"slowdown": self.measured.slowdown, "comm_slowdown": self.measured.comm_slowdown}
         graphs = self.graphs[mode]
         found = [halflap.simulate(graph, order, **slower) for graph, order in graphs]
         outside = self.measured.outside_ns
@@ -276,9 +273,13 @@ def check_ordered(mode, history):
     failures = [ran.failure for ran in history if ran.failure]
     if failures:
         raise RuntimeError(f"halflap failed in mode {mode}: {failures[0]}")
-    kept = [ran.name for ran in history if ran.skeleton and decisions.outcome(ran.skeleton) != "free"]
+    kept = [
+        ran.name for ran in history if ran.skeleton and decisions.outcome(ran.skeleton) != "free"
+    ]
     if kept:
-        raise RuntimeError(f"ranks did not agree on a free order of {', '.join(kept)} in mode {mode}")
+        raise RuntimeError(
+            f"ranks did not agree on a free order of {', '.join(kept)} in mode {mode}"
+        )
     if mode.partition("@")[0] in ORDERS and not history:
         raise RuntimeError(f"halflap ordered no graph in mode {mode}: {halflap.torch.status()}")
 

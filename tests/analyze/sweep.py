@@ -57,7 +57,9 @@ def cpu_events(trace):
         counts = category == "cpu_op" or category == "user_annotation" and name.startswith("gloo:")
         if event.get("ph") == "X" and counts and nanos(event.get("dur", 0)) >= 0:
             start = nanos(event["ts"])
-            threads.setdefault(event["tid"], []).append((start, -start - nanos(event.get("dur", 0)), place, name))
+            threads.setdefault(event["tid"], []).append(
+                (start, -start - nanos(event.get("dur", 0)), place, name)
+            )
     found = []
     for events in threads.values():
         gloo = [event for event in events if event[3].startswith("gloo:")]
@@ -102,12 +104,24 @@ def spent(events):
     changes.sort(key=lambda change: change[0])
     running = {"compute": 0, "communication": 0, "memory": 0}
     sums = dict.fromkeys(
-        ["span", "compute", "communication", "memory", "overlapped", "exposed", "exposed_beside_memory", "idle"], 0
+        [
+            "span",
+            "compute",
+            "communication",
+            "memory",
+            "overlapped",
+            "exposed",
+            "exposed_beside_memory",
+            "idle",
+        ],
+        0,
     )
     for (moment, what, step), (following, _, _) in zip(changes, changes[1:] + [changes[-1]]):
         running[what] += step
         length = following - moment
-        compute, communication, memory = (running[k] > 0 for k in ("compute", "communication", "memory"))
+        compute, communication, memory = (
+            running[k] > 0 for k in ("compute", "communication", "memory")
+        )
         sums["span"] += length
         sums["compute"] += length * compute
         sums["communication"] += length * communication

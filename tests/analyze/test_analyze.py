@@ -19,10 +19,28 @@ import pytest
 import sweep
 from command import HALFLAP, ROOT
 
-HTA_PYTHON = os.environ.get("HTA_PYTHON") or (sys.executable if importlib.util.find_spec("hta") else None)
+HTA_PYTHON = os.environ.get("HTA_PYTHON") or (
+    sys.executable if importlib.util.find_spec("hta") else None
+)
 TRACES = Path(os.environ.get("TRACES", ROOT.parent / "shared/traces"))
-FIGURES = ["span", "compute", "communication", "memory", "overlapped", "exposed", "exposed_beside_memory", "idle"]
-HOSTILE = ['<script>alert("x")</script>', "a\nb\r\tc", "\x1b[31mred\x07", "\u202egnp", '"\'`;--', "x" * 10_000_000]
+FIGURES = [
+    "span",
+    "compute",
+    "communication",
+    "memory",
+    "overlapped",
+    "exposed",
+    "exposed_beside_memory",
+    "idle",
+]
+HOSTILE = [
+    '<script>alert("x")</script>',
+    "a\nb\r\tc",
+    "\x1b[31mred\x07",
+    "\u202egnp",
+    '"\'`;--',
+    "x" * 10_000_000,
+]
 
 
 def halflap(*args):
@@ -36,13 +54,30 @@ def analyze(*args):
 
 
 def kernel(name, start, duration, stream=7, cat="kernel", **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": duration,
-            "args": {"device": 0, "stream": stream, "correlation": start, **args}}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": start,
+        "dur": duration,
+        "args": {"device": 0, "stream": stream, "correlation": start, **args},
+    }
 
 
 def host(name, start, duration, thread=1):
     cat = "user_annotation" if name.startswith(("gloo:", "Optimizer")) else "cpu_op"
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration, "args": {}}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 1,
+        "tid": thread,
+        "ts": start,
+        "dur": duration,
+        "args": {},
+    }
 
 
 def write(path, events, **top):
@@ -53,9 +88,26 @@ def write(path, events, **top):
 def random_trace(seed):
     """Streams that run beside each other, with touching, nested and empty intervals among them."""
     rng = random.Random(seed)
-    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9, "args": {}}]
-    streams = [(7, "kernel", "gemm"), (8, "kernel", "triton_poi_fused_1"), (20, "kernel", "ncclDevKernel_AllReduce"),
-               (21, "kernel", "ncclKernel_SendRecv"), (9, "gpu_memcpy", "Memcpy HtoD"), (7, "gpu_memset", "Memset")]
+    events = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "pid": 1,
+            "tid": 1,
+            "ts": 1,
+            "dur": 9,
+            "args": {},
+        }
+    ]
+    streams = [
+        (7, "kernel", "gemm"),
+        (8, "kernel", "triton_poi_fused_1"),
+        (20, "kernel", "ncclDevKernel_AllReduce"),
+        (21, "kernel", "ncclKernel_SendRecv"),
+        (9, "gpu_memcpy", "Memcpy HtoD"),
+        (7, "gpu_memset", "Memset"),
+    ]
     for stream, cat, name in streams:
         at = 1_682_725_898_000_000.0 + rng.randrange(100)
         for number in range(rng.randrange(1, 40)):
@@ -69,8 +121,16 @@ def random_trace(seed):
 def random_cpu_trace(seed):
     """Threads with nested, touching, empty and crossing events, and two threads of gloo."""
     rng = random.Random(seed)
-    names = ["aten::mm", "aten::add", "Torch-Compiled Region: 0/0", "CompiledFunction", "c10d::allreduce_",
-             "_c10d_functional::wait_tensor", "Optimizer.step#SGD.step", "gloo:recv"]
+    names = [
+        "aten::mm",
+        "aten::add",
+        "Torch-Compiled Region: 0/0",
+        "CompiledFunction",
+        "c10d::allreduce_",
+        "_c10d_functional::wait_tensor",
+        "Optimizer.step#SGD.step",
+        "gloo:recv",
+    ]
     events = [host("c10d::barrier", 0, 0.5, thread) for thread in (1, 2)]
 
     def nest(thread, start, end, depth):
@@ -88,7 +148,10 @@ def random_cpu_trace(seed):
         at = 0
         while at < 400:
             duration = rng.choice([0, 4, 30.5])
-            events += [host("gloo:all_reduce", at, duration, thread), host("aten::copy_", at, duration, thread)]
+            events += [
+                host("gloo:all_reduce", at, duration, thread),
+                host("aten::copy_", at, duration, thread),
+            ]
             at += duration + rng.choice([0.5, 9])
     rng.shuffle(events)
     return events
@@ -111,26 +174,37 @@ def test_a_real_cpu_trace(tmp_path):
     """One step of examples/models.py's fsdp, compiled, on two ranks over gloo (torch 2.15, shapes
     recorded)."""
     paths = [Path(__file__).parent / f"fsdp_gloo_{rank}.json.gz" for rank in (0, 1)]
-    file = analyze(*paths, "--profile-out", tmp_path / "times.json", "--report", tmp_path / "page.html")
+    file = analyze(
+        *paths, "--profile-out", tmp_path / "times.json", "--report", tmp_path / "page.html"
+    )
     for rank, path in zip(file["ranks"], paths):
         events = sweep.work(sweep.load(path))
         assert {name: rank[name] for name in FIGURES} == sweep.spent(events)
-        assert [collective["exposed"] for collective in rank["collectives"]] == sweep.charges(events)
+        assert [collective["exposed"] for collective in rank["collectives"]] == sweep.charges(
+            events
+        )
         assert rank["processor"] == "cpu" and rank["overlapped"] > 0 and rank["memory"] == 0
-        operations = {used["operation"]: (used["launches"], used["bytes"]) for used in rank["operations"]}
+        operations = {
+            used["operation"]: (used["launches"], used["bytes"]) for used in rank["operations"]
+        }
         # Four parameters of 768 KiB in all; three are gathered once more in the backward pass.
         assert operations == {"all_gather": (7, 1344 << 10), "all_reduce": (4, 768 << 10)}
         assert [(group["name"], group["ranks"]) for group in rank["groups"]] == [("0", [0, 1])]
         assert rank["peers"]["unmatched"] == 0
     assert {"aten::mm", "gloo:all_gather"} <= set(json.loads((tmp_path / "times.json").read_text()))
-    texts = [halflap("analyze", *paths).stdout, (tmp_path / "page.html").read_text().split("halflap.page/1")[-1]]
+    texts = [
+        halflap("analyze", *paths).stdout,
+        (tmp_path / "page.html").read_text().split("halflap.page/1")[-1],
+    ]
     assert all("gloo" in text and "GPU" not in text for text in texts)
 
 
 def test_gzip_and_a_bare_list_give_the_same(tmp_path):
     events = random_trace(99)
     plain = analyze(write(tmp_path / "t.json", events))["ranks"][0]
-    (tmp_path / "t.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    (tmp_path / "t.json.gz").write_bytes(
+        gzip.compress(json.dumps({"traceEvents": events}).encode())
+    )
     (tmp_path / "list.json").write_text(json.dumps(events))
     for other in ("t.json.gz", "list.json"):
         assert analyze(tmp_path / other)["ranks"][0] | {"trace": ""} == plain | {"trace": ""}
@@ -138,7 +212,11 @@ def test_gzip_and_a_bare_list_give_the_same(tmp_path):
 
 def test_waiting_is_told_from_transfer(tmp_path):
     """Rank 1 arrives late at every second collective; its clock is 5 ms ahead."""
-    rng, paths, group = random.Random(3), [], {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}
+    rng, paths, group = (
+        random.Random(3),
+        [],
+        {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2},
+    )
     late = [rng.choice([0, 200, 900]) for _ in range(30)]
     for rank in (0, 1):
         events = []
@@ -148,10 +226,24 @@ def test_waiting_is_told_from_transfer(tmp_path):
                 continue
             end, arrives = 2000 * number + 1500, 2000 * number + 400 + delay * rank
             start = arrives + 5000 * rank
-            events.append(kernel("ncclDevKernel_AllGather", start, end + 5000 * rank - start, 20,
-                                 **group, **{"Collective name": "all_gather"}))
+            events.append(
+                kernel(
+                    "ncclDevKernel_AllGather",
+                    start,
+                    end + 5000 * rank - start,
+                    20,
+                    **group,
+                    **{"Collective name": "all_gather"},
+                )
+            )
             events.append(kernel("gemm", start - 300, 200))
-        paths.append(write(tmp_path / f"rank{rank}.json", events, distributedInfo={"rank": rank, "world_size": 2}))
+        paths.append(
+            write(
+                tmp_path / f"rank{rank}.json",
+                events,
+                distributedInfo={"rank": rank, "world_size": 2},
+            )
+        )
     file = analyze(*paths)
     assert len(file["matches"]) == 29
     assert [rank["peers"]["clock_ahead"] for rank in file["ranks"]] == [0, 5_000_000]
@@ -180,12 +272,18 @@ def test_times_by_kernel(tmp_path):
     assert json.loads((tmp_path / "times.json").read_text()) == {"triton_a": 5000.0}
 
 
-@pytest.mark.skipif(HTA_PYTHON is None, reason="no HolisticTraceAnalysis: tests/requirements-hta.txt")
+@pytest.mark.skipif(
+    HTA_PYTHON is None, reason="no HolisticTraceAnalysis: tests/requirements-hta.txt"
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_figures_agree_with_hta(tmp_path, seed):
     events = [e for e in random_trace(seed) if e["dur"] > 0]
     info = {"backend": "nccl", "rank": 0, "world_size": 1}
-    path = write(tmp_path / "t.json", hta_figures.level({"traceEvents": events})["traceEvents"], distributedInfo=info)
+    path = write(
+        tmp_path / "t.json",
+        hta_figures.level({"traceEvents": events})["traceEvents"],
+        distributedInfo=info,
+    )
     agrees_with_hta(path)
 
 
@@ -198,7 +296,9 @@ def test_figures_agree_with_hta_on_real_traces(tmp_path, path):
 
 
 def agrees_with_hta(path):
-    done = subprocess.run([HTA_PYTHON, hta_figures.__file__, str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [HTA_PYTHON, hta_figures.__file__, str(path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     theirs, ours = json.loads(done.stdout.splitlines()[-1]), analyze(path)["ranks"][0]
     for name in ("span", "compute", "idle"):

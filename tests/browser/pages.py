@@ -5,8 +5,14 @@ import json
 import re
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
 ]
 DATA = re.compile(r'(<script type="application/json" id="data">)(.*?)(</script>)', re.DOTALL)
 
@@ -18,7 +24,9 @@ def embedded(path):
 
 def with_data(path, *parts):
     """The page with other data, for each of its parts."""
-    text = json.dumps({"format": "halflap.page/1", "halflap": "test", "parts": parts}).replace("<", "\\u003c")
+    text = json.dumps({"format": "halflap.page/1", "halflap": "test", "parts": parts}).replace(
+        "<", "\\u003c"
+    )
     return DATA.sub(lambda found: found[1] + text + found[3], path.read_text(), count=1)
 
 
@@ -37,7 +45,10 @@ def nanos(value):
 
 def moment(value):
     """A point in time, to the microsecond where three digits are less."""
-    scale, unit = next((pair for pair in ((1e9, "s"), (1e6, "ms"), (1e3, "us")) if abs(value) >= pair[0]), (1, "ns"))
+    scale, unit = next(
+        (pair for pair in ((1e9, "s"), (1e6, "ms"), (1e3, "us")) if abs(value) >= pair[0]),
+        (1, "ns"),
+    )
     exact = f"{value / scale:.{ {1e9: 6, 1e6: 3}.get(scale, 0) }f}"
     return f"{max(exact, three_digits(value / scale), key=len)} {unit}"
 
@@ -56,7 +67,9 @@ class Page:
     def __init__(self, browser, path, window, scheme):
         self.address = path.resolve().as_uri()
         self.complaints, self.requests = [], []
-        self.context = browser.new_context(viewport={"width": window[0], "height": window[1]}, color_scheme=scheme)
+        self.context = browser.new_context(
+            viewport={"width": window[0], "height": window[1]}, color_scheme=scheme
+        )
         self.page = self.context.new_page()
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -70,7 +83,9 @@ class Page:
 
     def settle(self):
         """Until everything asked for is drawn."""
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     def state(self):
         self.settle()
@@ -108,11 +123,15 @@ class Page:
 
     def column(self, number):
         """The cells of a column of the first table, as far as they are drawn."""
-        return self.texts(f"#tables section:first-child tbody tr[data-at] td:nth-child({number + 1})")
+        return self.texts(
+            f"#tables section:first-child tbody tr[data-at] td:nth-child({number + 1})"
+        )
 
     def focused(self):
         """What has the focus, in a few words."""
-        return self.page.evaluate("[document.activeElement].map(one => one.id || one.className || one.tagName)[0]")
+        return self.page.evaluate(
+            "[document.activeElement].map(one => one.id || one.className || one.tagName)[0]"
+        )
 
     def column_number(self, title):
         return [column["title"] for column in self.data["tables"][0]["columns"]].index(title)

@@ -18,8 +18,25 @@ def named_graph(folder):
 
     def node(name, kind, time, deps, **more):
         deps = [{"buffer": f"b_{dep}", "kinds": ["data"]} for dep in deps]
-        nodes.append({"name": name, "kind": kind, "runtime_ns": time, "outputs": [f"b_{name}"], "deps": deps, **more})
-        buffers.append({"name": f"b_{name}", "size_alloc": HELD, "size_free": HELD, "users": [], "output": False})
+        nodes.append(
+            {
+                "name": name,
+                "kind": kind,
+                "runtime_ns": time,
+                "outputs": [f"b_{name}"],
+                "deps": deps,
+                **more,
+            }
+        )
+        buffers.append(
+            {
+                "name": f"b_{name}",
+                "size_alloc": HELD,
+                "size_free": HELD,
+                "users": [],
+                "output": False,
+            }
+        )
 
     for layer in range(6):
         before = [f"mm{layer - 1}"] if layer else []
@@ -27,7 +44,13 @@ def named_graph(folder):
         weight = f"layers.{layer}.attention.wq.weight"
         node(f"g{layer}", "collective", 50_000.0, before, collective=gather, parameter=weight)
         node(f"w{layer}", "wait", 0.0, [f"g{layer}"], parameter=weight)
-        node(f"mm{layer}", "compute", 60_000.0, [f"w{layer}", *before], module=f"layers.{layer}.attention.wq")
+        node(
+            f"mm{layer}",
+            "compute",
+            60_000.0,
+            [f"w{layer}", *before],
+            module=f"layers.{layer}.attention.wq",
+        )
     for one in nodes:
         for dep in one["deps"]:
             next(b for b in buffers if b["name"] == dep["buffer"])["users"].append(one["name"])
@@ -48,7 +71,10 @@ def test_advice_is_the_same_in_terminal_page_and_json(command, report, open_page
     for number, (line, advice) in enumerate(zip(shown, out["advice"], strict=True), 1):
         assert f"  {number}. {advice['text']}\n" in text
         assert advice["text"] in line and advice["action"] in line
-        assert f"{100 * advice['saves'] / (advice['saves'] + advice['step_time']):.1f}%" in advice["text"]
+        assert (
+            f"{100 * advice['saves'] / (advice['saves'] + advice['step_time']):.1f}%"
+            in advice["text"]
+        )
 
 
 def test_the_new_order_is_the_first_thing_to_do(report, open_page):
@@ -60,7 +86,9 @@ def test_the_new_order_is_the_first_thing_to_do(report, open_page):
     text = " ".join(run("schedule", corpus("fsdp_llama_2"), "--effort", "quick").split())
     for shown in (" ".join(lead.split()).replace("\u2192 ", ""), text):
         assert f"Use the new order: it saves {saved:.1f}% ({both}, simulated)" in shown
-        assert "halflap.torch.enable()" in shown and shown.index("halflap.torch.enable()") < shown.index("Beyond that:")
+        assert "halflap.torch.enable()" in shown and shown.index(
+            "halflap.torch.enable()"
+        ) < shown.index("Beyond that:")
     # An order that was not searched for is nobody's to use; nor is one that saves nothing.
     assert open_page(report("explain", "fsdp_llama_2")[0]).page.locator("#advice-lead").is_hidden()
 
@@ -110,7 +138,9 @@ def test_a_range_adds_up(schedule):
     whole = schedule.span()
     drag_range(schedule, 1, 1e6, 3e6)
     start, end = schedule.state()["range"]
-    assert start == pytest.approx(1e6, abs=view["length"] / 500) and end == pytest.approx(3e6, abs=view["length"] / 500)
+    assert start == pytest.approx(1e6, abs=view["length"] / 500) and end == pytest.approx(
+        3e6, abs=view["length"] / 500
+    )
     assert schedule.span() == whole, "a range is selected, and nothing pans"
     stalls = zip(view["stalls"]["start"], view["stalls"]["end"])
     exposed = sum(max(0, min(end, to) - max(start, since)) for since, to in stalls)
@@ -137,7 +167,9 @@ def test_the_address_leads_to_the_same_view(report, open_page, browser):
     now = other.evaluate("halflap.state()")
     other.close()
     assert (now["shown"], now["selected"]) == (was["shown"], was["selected"])
-    assert now["from"] == pytest.approx(was["from"], abs=2) and now["to"] == pytest.approx(was["to"], abs=2)
+    assert now["from"] == pytest.approx(was["from"], abs=2) and now["to"] == pytest.approx(
+        was["to"], abs=2
+    )
 
 
 def test_a_broken_address_shows_the_page(report, browser):
@@ -189,7 +221,16 @@ def test_memory_at_the_peak_is_compared_by_class(report, open_page):
 
 def test_names_are_those_of_the_model(open_page, tmp_path):
     path = tmp_path / "page.html"
-    text = run("schedule", named_graph(tmp_path), "--effort", "quick", "--report", path, "-o", tmp_path / "out.json")
+    text = run(
+        "schedule",
+        named_graph(tmp_path),
+        "--effort",
+        "quick",
+        "--report",
+        path,
+        "-o",
+        tmp_path / "out.json",
+    )
     assert "layers.0.attention.wq.weight" in text
     page = open_page(path)
     assert "layers.0.attention.wq.weight" in page.column(0)[0] + "".join(page.column(0))
@@ -220,7 +261,9 @@ def test_heads_explain_themselves(schedule):
         assert len(button.get_attribute("title")) > 20
     assert schedule.page.locator("#facts dt[title]").count() >= 1
     # New readers asked what times these are, and how an order gets into a program.
-    assert "simulated" in schedule.text("#advice-lead") and "halflap.torch.enable()" in schedule.text("#advice-lead")
+    assert "simulated" in schedule.text(
+        "#advice-lead"
+    ) and "halflap.torch.enable()" in schedule.text("#advice-lead")
 
 
 def test_the_panel_stays_in_view(schedule):
@@ -252,17 +295,34 @@ def test_what_if_answers_in_a_sentence(open_page, tmp_path):
     assert all(point["step_time"] is not None for point in points), "infeasible points are left out"
 
 
-def test_the_band_tells_forward_from_backward_where_a_step_comes_back_to_its_last_layer(tmp_path, open_page):
+def test_the_band_tells_forward_from_backward_where_a_step_comes_back_to_its_last_layer(
+    tmp_path, open_page
+):
     """Two layers forward, the head, and backward through both."""
     graph = json.loads(named_graph(tmp_path).read_text())
     computes = [node for node in graph["nodes"] if node["kind"] == "compute"]
     for node in graph["nodes"]:
         node.pop("parameter", None)
-    for node, module in zip(computes, ["layers.0.mlp", "layers.1.mlp", "output", "layers.1.mlp", "layers.0.mlp", "layers.0.mlp"]):
+    for node, module in zip(
+        computes,
+        ["layers.0.mlp", "layers.1.mlp", "output", "layers.1.mlp", "layers.0.mlp", "layers.0.mlp"],
+    ):
         node["module"] = module
     for name, expected in [
-        ("step", ["forward layers.0", "forward layers.1", "forward", "backward layers.1", "backward layers.0"]),
-        ("rank0_graph1_backward", ["backward layers.0", "backward layers.1", "backward layers.1", "backward layers.0"]),
+        (
+            "step",
+            [
+                "forward layers.0",
+                "forward layers.1",
+                "forward",
+                "backward layers.1",
+                "backward layers.0",
+            ],
+        ),
+        (
+            "rank0_graph1_backward",
+            ["backward layers.0", "backward layers.1", "backward layers.1", "backward layers.0"],
+        ),
     ]:
         path, page = tmp_path / f"{name}.json", tmp_path / f"{name}.html"
         path.write_text(json.dumps(graph))
@@ -271,7 +331,9 @@ def test_the_band_tells_forward_from_backward_where_a_step_comes_back_to_its_las
         assert band == [one for one, before in zip(expected, [None, *expected]) if one != before]
 
 
-def test_a_module_begins_with_the_whole_step_and_says_where_collectives_come_from(tmp_path, open_page):
+def test_a_module_begins_with_the_whole_step_and_says_where_collectives_come_from(
+    tmp_path, open_page
+):
     module = ROOT / "tests" / "hlo" / "fsdp_L2_scan.after_optimizations.txt.gz"
     path = tmp_path / "page.html"
     run("explain", module, "--report", path, "--no-advice")
@@ -299,7 +361,9 @@ def test_the_whole_step_counts_what_loops_expose(tmp_path, open_page):
     bars = page.texts("#budget .line")
     for bar, suffix in zip(bars, ["_before", ""], strict=True):
         assert f"exposed {nanos(figures['exposed' + suffix])}" in bar
-        assert f"compute {nanos(figures['step_time' + suffix] - figures['exposed' + suffix])}" in bar
+        assert (
+            f"compute {nanos(figures['step_time' + suffix] - figures['exposed' + suffix])}" in bar
+        )
     # A computation that it runs has its own.
     [_, loop, *_] = json.loads(DATA.search(path.read_text())[2])["parts"]
     assert loop["views"][1]["headline"][1]["value"] < figures["exposed"]
@@ -310,13 +374,26 @@ def test_bands_of_a_module_begin_with_forward(tmp_path, open_page):
     for name in ["fsdp_L2", "mix_L2"]:
         path = tmp_path / f"{name}.html"
         module = ROOT / "tests" / "hlo" / f"{name}.after_optimizations.txt.gz"
-        run("schedule", module, "--device", "h100", "--effort", "quick", "--no-advice", "--report", path)
+        run(
+            "schedule",
+            module,
+            "--device",
+            "h100",
+            "--effort",
+            "quick",
+            "--no-advice",
+            "--report",
+            path,
+        )
         page = open_page(path)
         for view in (0, 1):
             band = page.page.evaluate(f"halflap.sections({view})")
             phases = [section.split()[0] for section in band]
             phases = [one for one, before in zip(phases, [None, *phases]) if one != before]
-            assert phases in (["forward", "backward"], ["forward", "backward", "optimizer"]), (name, band)
+            assert phases in (["forward", "backward"], ["forward", "backward", "optimizer"]), (
+                name,
+                band,
+            )
 
 
 def test_no_column_is_cut_off(report, open_page):
@@ -327,7 +404,17 @@ def test_no_column_is_cut_off(report, open_page):
         more = page.page.locator(".more-columns").first
         if width == 1280:
             # What is left out can be had.
-            hidden = len([head for head in page.page.locator("#tables section:first-child th").all() if head.is_hidden()])
+            hidden = len(
+                [
+                    head
+                    for head in page.page.locator("#tables section:first-child th").all()
+                    if head.is_hidden()
+                ]
+            )
             assert more.inner_text() == f"+{hidden} columns"
             more.click()
-            assert not [head for head in page.page.locator("#tables section:first-child th").all() if head.is_hidden()]
+            assert not [
+                head
+                for head in page.page.locator("#tables section:first-child th").all()
+                if head.is_hidden()
+            ]

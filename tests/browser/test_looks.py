@@ -3,22 +3,41 @@
 import pytest
 
 TEXT_ON_GROUND = [
-    ("ink", "paper"), ("soft", "paper"), ("link", "paper"), ("good", "paper"), ("bad", "paper"), ("bound", "paper"),
+    ("ink", "paper"),
+    ("soft", "paper"),
+    ("link", "paper"),
+    ("good", "paper"),
+    ("bad", "paper"),
+    ("bound", "paper"),
     ("accent", "paper"),
-    ("ink", "raised"), ("soft", "raised"), ("ink", "chosen"), ("soft", "chosen"), ("ink", "beyond"), ("soft", "beyond"),
-    ("on-comm", "comm"), ("on-compute", "compute"), ("on-compute", "wait"), ("on-compute", "copy"),
+    ("ink", "raised"),
+    ("soft", "raised"),
+    ("ink", "chosen"),
+    ("soft", "chosen"),
+    ("ink", "beyond"),
+    ("soft", "beyond"),
+    ("on-comm", "comm"),
+    ("on-compute", "compute"),
+    ("on-compute", "wait"),
+    ("on-compute", "copy"),
     ("on-compute", "several"),
 ]
 # Marks need less than text, but must stand out from what they lie on (WCAG 1.4.11).
 MARK_ON_GROUND = [
-    ("comm", "paper"), ("exposed", "paper"), ("exposed", "exposed-soft"), ("memory", "memory-soft"),
-    ("accent", "exposed-soft"), ("host", "host-soft"),
+    ("comm", "paper"),
+    ("exposed", "paper"),
+    ("exposed", "exposed-soft"),
+    ("memory", "memory-soft"),
+    ("accent", "exposed-soft"),
+    ("host", "host-soft"),
 ]
 
 
 def luminance(colour):
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -86,7 +105,9 @@ def test_every_control_has_a_name(command, report, open_page):
     ids = page.page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(ids) == len(set(ids))
     for reference in ("aria-labelledby", "aria-describedby"):
-        described = [one.get_attribute(reference) for one in page.page.locator(f"[{reference}]").all()]
+        described = [
+            one.get_attribute(reference) for one in page.page.locator(f"[{reference}]").all()
+        ]
         assert set(described) <= set(ids)
 
 

@@ -27,13 +27,24 @@ def program():
     nodes, buffers = [], []
 
     def add(kind, number, deps, **more):
-        name, buffer = f"{ATTACKS[number % len(ATTACKS)]} {number}", f"{ATTACKS[(number + 1) % len(ATTACKS)]} b{number}"
-        nodes.append({
-            "name": name, "kind": kind, "runtime_ns": 1000.0 + number, "outputs": [buffer],
-            "deps": [{"buffer": dep, "kinds": ["data"]} for dep in deps],
-            "ops": [ATTACKS[(number + 2) % len(ATTACKS)]], **more,
-        })
-        buffers.append({"name": buffer, "size_alloc": 1024, "size_free": 1024, "users": [], "output": False})
+        name, buffer = (
+            f"{ATTACKS[number % len(ATTACKS)]} {number}",
+            f"{ATTACKS[(number + 1) % len(ATTACKS)]} b{number}",
+        )
+        nodes.append(
+            {
+                "name": name,
+                "kind": kind,
+                "runtime_ns": 1000.0 + number,
+                "outputs": [buffer],
+                "deps": [{"buffer": dep, "kinds": ["data"]} for dep in deps],
+                "ops": [ATTACKS[(number + 2) % len(ATTACKS)]],
+                **more,
+            }
+        )
+        buffers.append(
+            {"name": buffer, "size_alloc": 1024, "size_free": 1024, "users": [], "output": False}
+        )
         for dep in deps:
             next(b for b in buffers if b["name"] == dep)["users"].append(name)
         return buffer
@@ -41,12 +52,24 @@ def program():
     last = add("compute", 0, [])
     for step in range(1, 40, 3):
         attack = ATTACKS[step % len(ATTACKS)]
-        collective = {"op": attack, "group": ATTACKS[2], "group_size": 2, "bytes": 1024, "async": True}
+        collective = {
+            "op": attack,
+            "group": ATTACKS[2],
+            "group_size": 2,
+            "bytes": 1024,
+            "async": True,
+        }
         sent = add("collective", step, [last], collective=collective)
         last = add("wait", step + 1, [sent])
         last = add("compute", step + 2, [last])
     groups = {ATTACKS[2]: {"ranks": [0, 1]}}
-    return {"format": "halflap.graph/1", "groups": groups, "nodes": nodes, "buffers": buffers, "inputs": []}
+    return {
+        "format": "halflap.graph/1",
+        "groups": groups,
+        "nodes": nodes,
+        "buffers": buffers,
+        "inputs": [],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +129,9 @@ def test_names_that_were_not_cut_before(edited, open_page):
         table["title"] = bad(0)
         for number, row in enumerate(table["rows"]):
             row[0] = row[-1] = bad(number)
-        table["details"] = [[[bad(number), bad(number + 1)]] for number in range(len(table["rows"]))]
+        table["details"] = [
+            [[bad(number), bad(number + 1)]] for number in range(len(table["rows"]))
+        ]
 
     page = open_page(edited("schedule", "ddp_mlp_4", spoil))
     explore(page)

@@ -22,7 +22,10 @@ def test_shows_the_numbers_of_the_schedule(report, schedule):
         assert f"{was} → {now}" in card
     saved = 100 * (1 - out["step_time"] / out["step_time_before"])
     assert f"{saved:.1f}% less" in cards[0]
-    assert f"within {math.ceil(1e4 * (out['step_time'] / out['bound'] - 1)) / 100:.2f}% of optimal, proved" in cards[0]
+    assert (
+        f"within {math.ceil(1e4 * (out['step_time'] / out['bound'] - 1)) / 100:.2f}% of optimal, proved"
+        in cards[0]
+    )
     assert schedule.text("#title") == "fsdp_llama_2.graph.json.gz"
 
 
@@ -35,10 +38,29 @@ def test_the_stalls_sum_up_to_the_headline(schedule):
 
 
 def test_units_are_those_of_the_command(schedule):
-    times = [0, 27, 999, 999.5, 1000, 1125, 1234, 12_345, 12_250, 100_500, 101_500, 3_456_789, 2e9, 1.125e12]
+    times = [
+        0,
+        27,
+        999,
+        999.5,
+        1000,
+        1125,
+        1234,
+        12_345,
+        12_250,
+        100_500,
+        101_500,
+        3_456_789,
+        2e9,
+        1.125e12,
+    ]
     sizes = [0, 1023, 1024, 1152, 1_451_792_392, -4096, 1024**5, 1024**6]
-    assert schedule.page.evaluate(f"{json.dumps(times)}.map(halflap.formatNanos)") == [nanos(time) for time in times]
-    assert schedule.page.evaluate(f"{json.dumps(sizes)}.map(halflap.formatBytes)") == [size(value) for value in sizes]
+    assert schedule.page.evaluate(f"{json.dumps(times)}.map(halflap.formatNanos)") == [
+        nanos(time) for time in times
+    ]
+    assert schedule.page.evaluate(f"{json.dumps(sizes)}.map(halflap.formatBytes)") == [
+        size(value) for value in sizes
+    ]
 
 
 @pytest.mark.parametrize("command", ["simulate", "explain"])
@@ -144,9 +166,14 @@ def test_hover_tells_what_is_there(schedule):
     assert schedule.state()["hovered"] == op
     tip = schedule.text("#tip")
     for text in (
-        data["ops"]["name"][op], data["ops"]["what"][op], "collective", moment(slices["start"][at]),
-        nanos(slices["end"][at] - slices["start"][at]), nanos(slices["exposed"][at]),
-        size(data["ops"]["bytes"][op]), data["groups"][data["ops"]["group"][op]]["ranks"],
+        data["ops"]["name"][op],
+        data["ops"]["what"][op],
+        "collective",
+        moment(slices["start"][at]),
+        nanos(slices["end"][at] - slices["start"][at]),
+        nanos(slices["exposed"][at]),
+        size(data["ops"]["bytes"][op]),
+        data["groups"][data["ops"]["group"][op]]["ranks"],
     ):
         assert text in tip
     schedule.page.mouse.move(5, 5)
@@ -165,7 +192,13 @@ def test_a_click_selects_and_explains(schedule):
     wait = data["ops"]["waits"][op][0]
     place = [view["memory"]["order"].index(op) for view in data["views"]]
     assert schedule.state()["selected"] == op
-    for text in (data["ops"]["name"][op], held, data["ops"]["name"][wait], f"{place[0] + 1} of", f"{place[1] + 1} of"):
+    for text in (
+        data["ops"]["name"][op],
+        held,
+        data["ops"]["name"][wait],
+        f"{place[0] + 1} of",
+        f"{place[1] + 1} of",
+    ):
         assert text in details
     moved = place[1] - place[0]
     assert f"{abs(moved)} place" in details and ("earlier" if moved < 0 else "later") in details
@@ -181,7 +214,10 @@ def test_dependencies_lead_on(schedule):
     schedule.click(1, op)
     schedule.page.locator("#details dt:text-is('needs') + dd button").first.click()
     assert schedule.state()["selected"] == ops["deps"][op][0]
-    assert schedule.page.evaluate("document.activeElement.textContent") == ops["name"][ops["deps"][op][0]]
+    assert (
+        schedule.page.evaluate("document.activeElement.textContent")
+        == ops["name"][ops["deps"][op][0]]
+    )
     schedule.page.get_by_role("button", name="Clear the selection").click()
     assert schedule.state()["selected"] is None and schedule.focused() == "stage"
 
@@ -197,7 +233,9 @@ def test_compute_has_details_too(schedule):
 def test_a_stall_leads_to_its_collective(schedule):
     view = schedule.data["views"][0]
     stalls = view["stalls"]
-    at = max(range(len(stalls["of"])), key=lambda stall: stalls["end"][stall] - stalls["start"][stall])
+    at = max(
+        range(len(stalls["of"])), key=lambda stall: stalls["end"][stall] - stalls["start"][stall]
+    )
     x = schedule.x_at((stalls["start"][at] + stalls["end"][at]) / 2)
     _, y = schedule.place(0, view["slices"]["op"][0])
     schedule.page.mouse.move(x, y)
@@ -216,7 +254,9 @@ def test_rows_and_timeline_select_each_other(schedule):
     assert schedule.text("#tables tr.chosen td:first-child") == name
     slices = schedule.data["views"][1]["slices"]
     at = slices["op"].index(state["selected"])
-    assert state["from"] < slices["end"][at] and slices["start"][at] < state["to"], "brought into sight"
+    assert state["from"] < slices["end"][at] and slices["start"][at] < state["to"], (
+        "brought into sight"
+    )
     # The other way: one that is far down the table.
     hidden = [op for op in reversed(table["op"]) if slices["exposed"][slices["op"].index(op)] == 0]
     at = {op: number for number, op in enumerate(slices["op"])}
@@ -224,7 +264,9 @@ def test_rows_and_timeline_select_each_other(schedule):
     schedule.page.click("#fit")
     schedule.settle()
     schedule.click(1, longest)
-    assert schedule.text("#tables tr.chosen td:first-child") == schedule.data["ops"]["name"][longest]
+    assert (
+        schedule.text("#tables tr.chosen td:first-child") == schedule.data["ops"]["name"][longest]
+    )
     chosen = schedule.page.locator("#tables tr.chosen")
     assert chosen.count() == 1 and chosen.is_visible()
     box, frame = chosen.bounding_box(), schedule.page.locator(".rows-scroll").first.bounding_box()
@@ -246,7 +288,10 @@ def test_tables_sort(schedule):
     assert drawn == list(reversed(expected))[: len(drawn)]
     first = schedule.page.locator("#tables section:first-child th").first
     first.locator("button").click()
-    assert first.get_attribute("aria-sort") == "ascending" and head.get_attribute("aria-sort") == "none"
+    assert (
+        first.get_attribute("aria-sort") == "ascending"
+        and head.get_attribute("aria-sort") == "none"
+    )
     assert schedule.column(0)[:3] == ["op0", "op1", "op2"], "names sort by their numbers"
 
 
@@ -265,22 +310,34 @@ def test_tables_search(schedule):
     operation = schedule.column_number("operation")
     expected = sum("reduce_scatter" in row[operation] for row in rows)
     assert set(schedule.column(operation)) == {"reduce_scatter"}
-    assert schedule.page.locator("#tables .count").first.inner_text() == f"{expected} of {len(rows)}"
+    assert (
+        schedule.page.locator("#tables .count").first.inner_text() == f"{expected} of {len(rows)}"
+    )
     heads = "[...document.querySelectorAll('#tables section:first-child th')].map(one => one.getBoundingClientRect().x)"
     before = schedule.page.evaluate(heads)
     schedule.page.keyboard.type(" nothing has this")
     schedule.settle()
     assert schedule.column(0) == [] and "Nothing found" in schedule.text("#tables")
-    assert schedule.page.evaluate(heads) == pytest.approx(before, abs=1), "columns stay where they are"
+    assert schedule.page.evaluate(heads) == pytest.approx(before, abs=1), (
+        "columns stay where they are"
+    )
     schedule.press("Escape")
     assert schedule.page.locator("#tables .count").first.inner_text() == str(len(rows))
 
 
 def test_tables_search_what_cells_show(schedule):
     rows = schedule.data["tables"][0]["rows"]
-    number = {title: schedule.column_number(title) for title in ("operation", "size", "time", "moved")}
-    row = next(row for row in rows if row[number["moved"]] > 0 and "reduce_scatter" in row[number["operation"]])
-    exact = f"{size(row[number['size']])} {row[number['moved']]:.0f} later {nanos(row[number['time']])}"
+    number = {
+        title: schedule.column_number(title) for title in ("operation", "size", "time", "moved")
+    }
+    row = next(
+        row
+        for row in rows
+        if row[number["moved"]] > 0 and "reduce_scatter" in row[number["operation"]]
+    )
+    exact = (
+        f"{size(row[number['size']])} {row[number['moved']]:.0f} later {nanos(row[number['time']])}"
+    )
     for words in (exact, f"reduce_scatter {size(row[number['size']])}", f"{row[0]} reduce_"):
         schedule.press("t")
         schedule.page.keyboard.type(words)
@@ -294,7 +351,10 @@ def test_waiting_for_the_host_is_not_exposed(edited, open_page):
 
     def late(data):
         stalls = data["views"][0]["stalls"]
-        at = max(range(len(stalls["of"])), key=lambda stall: stalls["end"][stall] - stalls["start"][stall])
+        at = max(
+            range(len(stalls["of"])),
+            key=lambda stall: stalls["end"][stall] - stalls["start"][stall],
+        )
         stalls["cause"][at] = 2
         lengths = [end - start for start, end in zip(stalls["start"], stalls["end"])]
         host["time"], host["rest"] = lengths[at], sum(lengths) - lengths[at]
@@ -302,7 +362,10 @@ def test_waiting_for_the_host_is_not_exposed(edited, open_page):
     page = open_page(edited("simulate", "fsdp_llama_2", late))
     assert "waiting for the host" in page.text("#legend")
     budget = page.text(".budget .parts")
-    assert f"waiting for the host {nanos(host['time'])}" in budget and f"exposed {nanos(host['rest'])}" in budget
+    assert (
+        f"waiting for the host {nanos(host['time'])}" in budget
+        and f"exposed {nanos(host['rest'])}" in budget
+    )
     assert "waiting for the host" not in page.text("#details")
 
 
@@ -322,7 +385,9 @@ def test_system_colours_keep_bars_and_swatches(report, open_page):
     page = open_page(report("schedule", "fsdp_llama_2")[0])
     page.page.emulate_media(forced_colors="active")
     for part in (".part.compute", ".key.comm"):
-        colour = page.page.locator(part).first.evaluate("one => getComputedStyle(one).backgroundColor")
+        colour = page.page.locator(part).first.evaluate(
+            "one => getComputedStyle(one).backgroundColor"
+        )
         assert colour not in ("rgb(255, 255, 255)", "rgb(0, 0, 0)", "rgba(0, 0, 0, 0)"), part
 
 
@@ -345,7 +410,10 @@ def test_views_switch(schedule):
     schedule.page.get_by_role("button", name="After", exact=True).click()
     assert schedule.state()["shown"] == [1]
     assert schedule.page.locator("#stage").bounding_box()["height"] < 0.7 * both
-    assert schedule.page.get_by_role("button", name="After", exact=True).get_attribute("aria-pressed") == "true"
+    assert (
+        schedule.page.get_by_role("button", name="After", exact=True).get_attribute("aria-pressed")
+        == "true"
+    )
     schedule.page.get_by_role("button", name="Before", exact=True).click()
     assert schedule.state()["shown"] == [0]
     schedule.press("v", "v")
@@ -385,7 +453,9 @@ def test_memory_at_the_cursor(schedule):
     place = memory["order"].index(op)
     expected = memory["bytes"][2 * place]
     text = schedule.text("#memory")
-    assert "Peak" not in text and size(expected) in text and schedule.data["ops"]["name"][op] in text
+    assert (
+        "Peak" not in text and size(expected) in text and schedule.data["ops"]["name"][op] in text
+    )
     # Who is alive, from the definition.
     position = {other: at for at, other in enumerate(memory["order"])}
     buffers = schedule.data["buffers"]
@@ -465,7 +535,9 @@ def test_ranks_are_chosen_and_put_below_each_other(edited, open_page):
         for number, view in enumerate(data["views"]):
             view["name"], view["memory"], view["bound"] = f"rank {number}", None, None
         table = data["tables"][0]
-        data["tables"] = [dict(table, title=f"collectives of rank {number}", view=number) for number in (0, 1)]
+        data["tables"] = [
+            dict(table, title=f"collectives of rank {number}", view=number) for number in (0, 1)
+        ]
         data["buffers"] = {"name": [], "size": [], "maker": []}
 
     page = open_page(edited("schedule", "fsdp_llama_2", as_ranks))
@@ -512,8 +584,11 @@ def test_many_launches_of_one_kernel(edited, open_page):
         starts = [length / count * at for at in range(count)]
         view.update(length=length, bound=None, memory=None)
         view["slices"] = {
-            "lane": [0] * count, "op": [at % 7 for at in range(count)], "start": starts,
-            "end": [start + 0.8 * length / count for start in starts], "exposed": [0.0] * count,
+            "lane": [0] * count,
+            "op": [at % 7 for at in range(count)],
+            "start": starts,
+            "end": [start + 0.8 * length / count for start in starts],
+            "exposed": [0.0] * count,
         }
         view["stalls"] = {"start": [], "end": [], "of": [], "at": [], "cause": []}
 
@@ -569,7 +644,9 @@ def test_parts_of_a_program_are_chosen(report, tmp_path, browser):
         page.settle()
         assert nanos(part["views"][0]["headline"][0]["value"]) in page.texts(".card")[0]
         assert page.page.input_value("#part") == str(place)
-    assert page.complaints == [] and {request.split("#")[0] for request in page.requests} == {page.address}
+    assert page.complaints == [] and {request.split("#")[0] for request in page.requests} == {
+        page.address
+    }
     page.close()
 
 
@@ -588,17 +665,24 @@ def test_sweep(report, open_page):
     assert page.page.locator("#sweep .point").count() == len(points) - len(missed) + len(limits)
     assert "no order fits" not in page.text("#sweep") and "at least" not in page.text("#sweep")
     assert f"reached {size(missed[0]['smallest_peak'])}" in page.text("#sweep-table")
-    spoken = page.page.locator("#sweep .point").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    spoken = page.page.locator("#sweep .point").evaluate_all(
+        "all => all.map(one => one.getAttribute('aria-label'))"
+    )
     table = page.text("#sweep-table")
     for point in points:
         if point["step_time"] is not None:
-            assert any(nanos(point["step_time"]) in text and size(point["memory_limit"]) in text for text in spoken)
+            assert any(
+                nanos(point["step_time"]) in text and size(point["memory_limit"]) in text
+                for text in spoken
+            )
             assert nanos(point["step_time"]) in table
     reached = page.page.locator("#sweep .point:not(:has(.infeasible))").first
     reached.focus()
     assert "step time" in page.text("#tip")
     page.page.keyboard.press("Tab")
-    dashes = [step.get_attribute("stroke-dasharray") for step in page.page.locator("#sweep .step").all()]
+    dashes = [
+        step.get_attribute("stroke-dasharray") for step in page.page.locator("#sweep .step").all()
+    ]
     assert len(set(dashes)) == len(dashes) == 3
     assert page.texts("#sweep text.name") and page.page.locator("#sweep line.bound").count() == 3
     assert page.page.locator("#sweep").is_visible()
@@ -623,7 +707,9 @@ def test_the_largest_page(report, open_page):
     for key in ["+"] * 12 + ["ArrowRight"] * 6 + ["-"] * 12:
         page.press(key)
         frames.append(page.state()["frame"])
-    print(f"\nframes with 9,224 nodes: {max(frames):.1f} ms at most, {sorted(frames)[len(frames) // 2]:.1f} ms median")
+    print(
+        f"\nframes with 9,224 nodes: {max(frames):.1f} ms at most, {sorted(frames)[len(frames) // 2]:.1f} ms median"
+    )
     x, y = page.place(1, page.exposed()[0])
     page.page.mouse.click(x, y)
     assert page.state()["selected"] is not None

@@ -12,7 +12,17 @@ MODULE = ROOT / "tests" / "hlo" / "fsdp_shmap_L2.after_spmd_partitioning.txt.gz"
 @pytest.fixture(scope="module")
 def page_of_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "page.html"
-    run("run", MODULE, "--input-order", "--steps", 2, "--emulate-link", "1GB/s,100us", "--report", path)
+    run(
+        "run",
+        MODULE,
+        "--input-order",
+        "--steps",
+        2,
+        "--emulate-link",
+        "1GB/s,100us",
+        "--report",
+        path,
+    )
     return path
 
 
@@ -20,7 +30,9 @@ def test_all_ranks_are_there(page_of_run, open_page):
     page = open_page(page_of_run)
     shown = page.page.inner_text("body")
     assert "the median step of every rank as measured; rank " in shown
-    options = page.page.eval_on_selector_all("#view-0 option", "all => all.map(one => one.textContent)")
+    options = page.page.eval_on_selector_all(
+        "#view-0 option", "all => all.map(one => one.textContent)"
+    )
     assert options == [f"rank {rank}" for rank in range(8)]
     # It opens with the slowest.
     assert nanos(max(view["length"] for view in page.data["views"])) in shown

@@ -63,7 +63,9 @@ def test_schedule(tmp_path, open_page):
     assert line(text, "step time").startswith(both("step_time", nanos))
     assert line(text, "exposed") == both("exposed", nanos)
     assert line(text, "peak memory").startswith(both("peak_memory", size))
-    shows(open_page, path, [nanos(out["step_time"]), nanos(out["exposed"]), size(out["peak_memory"])])
+    shows(
+        open_page, path, [nanos(out["step_time"]), nanos(out["exposed"]), size(out["peak_memory"])]
+    )
 
 
 @pytest.mark.parametrize("command", ["simulate", "explain"])
@@ -83,7 +85,9 @@ def test_simulate_and_explain(command, tmp_path, open_page):
         assert row["exposed"] == pytest.approx(one["exposed"], abs=0.1)
         assert row["bus rate"] == pytest.approx(one["bus_bandwidth"])
         share = "latency" if one["latency_bound"] else f"{100 * one['of_best']:.1f}%"
-        assert row["of best"] == ("latency" if one["latency_bound"] else pytest.approx(100 * one["of_best"]))
+        assert row["of best"] == (
+            "latency" if one["latency_bound"] else pytest.approx(100 * one["of_best"])
+        )
         # Only explain lists every one that is exposed.
         found = re.search(rf"^{re.escape(one['called'])} .*$", text, re.M)
         assert found or one["exposed"] == 0 or command == "simulate"
@@ -94,9 +98,15 @@ def test_simulate_and_explain(command, tmp_path, open_page):
     kernels = {row["kernel"]: row for row in table(page, "kernels")}
     for number, one in enumerate(out["kernels"]):
         row = kernels[one["node"]]
-        assert row["FLOP/s"] == pytest.approx(one["flop_rate"]) and row["of bf16 peak"] == pytest.approx(100 * one["of_peak"])
+        assert row["FLOP/s"] == pytest.approx(one["flop_rate"]) and row[
+            "of bf16 peak"
+        ] == pytest.approx(100 * one["of_peak"])
         if command == "explain" and number < 8:
-            assert re.search(rf"^{one['node']} .* {rate(one['flop_rate'], 'FLOP/s')} +{100 * one['of_peak']:.1f}%", text, re.M)
+            assert re.search(
+                rf"^{one['node']} .* {rate(one['flop_rate'], 'FLOP/s')} +{100 * one['of_peak']:.1f}%",
+                text,
+                re.M,
+            )
     shows(open_page, path, [nanos(out["step_time"]), size(out["peak_memory"])])
 
 
@@ -121,7 +131,11 @@ def test_analyze(tmp_path, open_page):
     for rank, view in zip(out["ranks"], page["views"], strict=True):
         figures = headline(view)
         row = rows[str(rank["rank"])]
-        for label, field in [("span", "span"), ("exposed communication", "exposed"), ("idle", "idle")]:
+        for label, field in [
+            ("span", "span"),
+            ("exposed communication", "exposed"),
+            ("idle", "idle"),
+        ]:
             assert figures[label] == rank[field]
         for field in ["span", "compute", "communication", "exposed", "memory", "idle"]:
             assert row[field] == rank[field]
@@ -148,23 +162,39 @@ def test_run(tmp_path, open_page):
     name = f"rank {out['slowest_rank']}"
     view = next(view for view in page["views"] if view["name"] == name)
     figures = headline(view)
-    assert figures["step time"] == out["step_time"] == sorted(out["step_times"])[(len(out["step_times"]) - 1) // 2]
+    assert (
+        figures["step time"]
+        == out["step_time"]
+        == sorted(out["step_times"])[(len(out["step_times"]) - 1) // 2]
+    )
     assert figures["exposed communication"] == pytest.approx(out["exposed"], abs=1)
     assert figures["compute"] == pytest.approx(out["compute"], rel=1e-6)
     assert waited(out) == pytest.approx(out["exposed"], abs=1) and out["transfer"] > 0
     rows = [row for row in table(page) if row["rank"] == name]
     for column in ["exposed", "queued", "transfer", "wake-up"]:
-        assert sum(row[column] for row in rows) == pytest.approx(out[column.replace("-", "_")], abs=len(rows))
+        assert sum(row[column] for row in rows) == pytest.approx(
+            out[column.replace("-", "_")], abs=len(rows)
+        )
     stalls = view["stalls"]
     summed = sum(end - start for start, end in zip(stalls["start"], stalls["end"]))
     assert summed == pytest.approx(out["exposed"], abs=len(stalls["start"]))
     text = run("run", MODULE, *options)
-    view = next(view for view in embedded(path)["views"] if line(text, "exposed").split("; ")[1].startswith(view["name"] + ","))
+    view = next(
+        view
+        for view in embedded(path)["views"]
+        if line(text, "exposed").split("; ")[1].startswith(view["name"] + ",")
+    )
     figures = headline(view)
     assert line(text, "step time").startswith(nanos(figures["step time"]) + ",")
-    assert line(text, "exposed").startswith(nanos(figures["exposed communication"]) + " of it: queued ")
+    assert line(text, "exposed").startswith(
+        nanos(figures["exposed communication"]) + " of it: queued "
+    )
     # The page opens with the rank that the terminal has.
-    shows(open_page, path, ["queued", "wake-up", nanos(figures["step time"]), nanos(figures["exposed communication"])])
+    shows(
+        open_page,
+        path,
+        ["queued", "wake-up", nanos(figures["step time"]), nanos(figures["exposed communication"])],
+    )
 
 
 def test_timeline(tmp_path, open_page):

@@ -10,13 +10,27 @@ BASE = 1_700_000_000_000_000
 
 
 def kernel(name, stream, start, time, **more):
-    event = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": BASE + start, "dur": time}
+    event = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": BASE + start,
+        "dur": time,
+    }
     return event | {"args": {"device": 0, "stream": stream, **more}}
 
 
 def all_reduce(start, time, ranks=2):
-    group = {"Process Group Name": "0", "Process Group Ranks": str(list(range(ranks))), "Group size": ranks}
-    return kernel("ncclDevKernel_AllReduce(x)", 20, start, time, **{"Collective name": "allreduce", **group})
+    group = {
+        "Process Group Name": "0",
+        "Process Group Ranks": str(list(range(ranks))),
+        "Group size": ranks,
+    }
+    return kernel(
+        "ncclDevKernel_AllReduce(x)", 20, start, time, **{"Collective name": "allreduce", **group}
+    )
 
 
 @pytest.fixture
@@ -51,11 +65,15 @@ def test_ranks_share_one_time_axis(analyzed):
     begins = [view["begin"] for view in page.data["views"]]
     assert begins == [500_000, 0] and page.state()["longest"] == 4_800_000
     start = page.column_number("start")
-    assert {row[start] for row in page.data["tables"][0]["rows"] if row[0] == "all_reduce 1"} == {1_600_000}
+    assert {row[start] for row in page.data["tables"][0]["rows"] if row[0] == "all_reduce 1"} == {
+        1_600_000
+    }
 
 
 def test_ranks_without_a_connection_begin_at_their_own_start(analyzed):
-    page = analyzed([kernel("gemm", 7, 0, 100), all_reduce(100, 50)], [kernel("gemm", 7, 900_000, 100)])
+    page = analyzed(
+        [kernel("gemm", 7, 0, 100), all_reduce(100, 50)], [kernel("gemm", 7, 900_000, 100)]
+    )
     assert [view["begin"] for view in page.data["views"]] == [0, 0]
     assert "no collective relates its clock" in page.text("#facts")
     assert "?" in page.texts(".card")[-1]
@@ -70,7 +88,9 @@ def test_where_the_time_goes_adds_up(width, analyzed):
     for part, time in (("compute", 100e3), ("exposed", 50e3), ("copies", 70e3), ("idle", 130e3)):
         assert f"{part} {nanos(time)}" in first
     assert nanos(130e3) in page.texts(".card")[2]
-    for name, track in zip(page.page.locator(".budget .of").all(), page.page.locator(".track").all()):
+    for name, track in zip(
+        page.page.locator(".budget .of").all(), page.page.locator(".track").all()
+    ):
         assert name.bounding_box()["width"] > 30 and track.bounding_box()["width"] > 200
     parts = page.page.locator(".budget .parts").first.bounding_box()
     assert parts["x"] + parts["width"] <= width - 20
@@ -95,7 +115,12 @@ def test_rows_that_were_left_out_are_counted(analyzed):
 
 def test_long_names_stay_apart(analyzed):
     middle = ["<" + "x" * 60 + f"{at}" + "y" * 60 + ">" for at in range(5)]
-    page = analyzed([kernel("void at::native::kernel" + name, 7, 100 * at, 50) for at, name in enumerate(middle)])
+    page = analyzed(
+        [
+            kernel("void at::native::kernel" + name, 7, 100 * at, 50)
+            for at, name in enumerate(middle)
+        ]
+    )
     shown = page.texts("#tables section:last-child tbody td:first-child")
     assert len(set(shown)) == 5 and all(len(name) < 60 for name in shown)
     page.page.locator("#tables section:last-child tbody tr[data-at]").first.click()
@@ -112,14 +137,23 @@ def test_kernels_of_many_ranks_are_one_row(analyzed):
 
 
 def test_kernels_have_short_names_that_stay_apart(analyzed):
-    names = ["void ns::embedding_kernel<float, 32>(float*)", "void copy<float>(float*)", "void copy<int>(int*)"]
+    names = [
+        "void ns::embedding_kernel<float, 32>(float*)",
+        "void copy<float>(float*)",
+        "void copy<int>(int*)",
+    ]
     page = analyzed([kernel(name, 7, 10 * at, 5) for at, name in enumerate(names)])
     shown = page.texts("#tables section:last-child tbody tr[data-at] td:first-child")
     assert sorted(shown) == sorted(["ns::embedding_kernel", *names[1:]])
 
 
 def test_the_headline_is_of_all_ranks(analyzed):
-    page = analyzed([kernel("gemm", 7, 0, 100), all_reduce(100, 50)], [kernel("gemm", 7, 0, 100), all_reduce(150, 70)])
+    page = analyzed(
+        [kernel("gemm", 7, 0, 100), all_reduce(100, 50)],
+        [kernel("gemm", 7, 0, 100), all_reduce(150, 70)],
+    )
     facts = dict(page.data["facts"])
-    assert facts["all ranks"].startswith("2 ranks, on average: span 185 us (150 us to 220 us), compute 100 us (100 us to 100 us)")
+    assert facts["all ranks"].startswith(
+        "2 ranks, on average: span 185 us (150 us to 220 us), compute 100 us (100 us to 100 us)"
+    )
     assert "all ranks: 50 us to 70 us" in page.texts(".card")[1]

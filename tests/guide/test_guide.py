@@ -30,15 +30,26 @@ def check(lines, folder):
     variables = environment(folder)
     for line in lines:
         command, _, expected = line.partition("# exit ")
-        done = subprocess.run(["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True, timeout=3000)
-        assert done.returncode == int(expected or 0), f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=3000,
+        )
+        assert done.returncode == int(expected or 0), (
+            f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
 
 
 def test_the_guide_has_commands():
     assert sum(map(len, COMMANDS)) >= 20
 
 
-@pytest.mark.parametrize("lines", [lines for lines in COMMANDS if lines != TORCH], ids=lambda lines: lines[0])
+@pytest.mark.parametrize(
+    "lines", [lines for lines in COMMANDS if lines != TORCH], ids=lambda lines: lines[0]
+)
 def test_commands(lines, tmp_path):
     check(lines, tmp_path)
 

@@ -53,7 +53,9 @@ def read(folder):
         cuts[kind] = []
         for number, entry in enumerate(manifest[f"{kind}puts"]):
             name, dim = plain(entry["path"], manifest["args"]["scan"]), cut(entry)
-            parts = [ranks[f"{kind}_{number:03}_r{rank}"] for rank in range(manifest["num_partitions"])]
+            parts = [
+                ranks[f"{kind}_{number:03}_r{rank}"] for rank in range(manifest["num_partitions"])
+            ]
             cuts[kind].append([name, dim])
             whole[f"{kind}/{name}"] = parts[0] if dim is None else numpy.concatenate(parts, dim)
     return cuts, whole
@@ -68,13 +70,17 @@ def main():
         stacked = {key: first.get(key) for key in whole}
         for key in [key for key in whole if "*" in key]:
             layers = whole[key].shape[0]
-            stacked[key] = numpy.stack([first[key.replace("*", str(layer))] for layer in range(layers)])
+            stacked[key] = numpy.stack(
+                [first[key.replace("*", str(layer))] for layer in range(layers)]
+            )
         same = lambda a, b: b is not None and a.shape == b.shape and numpy.allclose(a, b, 0, 1e-7)
         others = {key: array for key, array in whole.items() if not same(array, stacked[key])}
         if others:
             numpy.savez_compressed(HERE / f"{name}.whole.npz", **others)
         print(f"{name}: {len(others)} of {len(whole)} arrays of its own")
-    lines = [f'"{name}": {json.dumps(entry, separators=(",", ":"))}' for name, entry in cuts.items()]
+    lines = [
+        f'"{name}": {json.dumps(entry, separators=(",", ":"))}' for name, entry in cuts.items()
+    ]
     (HERE / "shards.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

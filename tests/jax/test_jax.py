@@ -13,7 +13,9 @@ import sys
 
 import pytest
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 # The folder of this file is called jax, too: what is in it tells them apart.
 pytest.importorskip("jax.numpy")
 
@@ -34,7 +36,9 @@ def close(ours, theirs, tolerance=1e-5):
     for ours, theirs in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
         ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
+        np.testing.assert_allclose(
+            ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max()
+        )
 
 
 def sharding(*spec, shape=(8,), names=("a",), reverse=False):
@@ -54,7 +58,10 @@ def test_the_example_computes_what_jax_does(example):
     assert module.ranks == 8
     expected = jax.jit(example["step"])(model, x)
     schedule = halflap.schedule(module, device="h100")
-    assert schedule.step_time < schedule.step_time_before and schedule.peak_memory <= schedule.peak_memory_before
+    assert (
+        schedule.step_time < schedule.step_time_before
+        and schedule.peak_memory <= schedule.peak_memory_before
+    )
     close(module.run(model, x, order=schedule).value, expected)
     close(module.run(model, x, options={"input_order": True}).value, expected)
 
@@ -67,14 +74,18 @@ def test_orders_are_tried(example, tmp_path):
     ran = module.run(model, x, options=options)
     assert "chosen" in str(ran)
     again = module.run(model, x, order=order)
-    assert all((a == b).all() for a, b in zip(jax.tree.leaves(ran.value), jax.tree.leaves(again.value)))
+    assert all(
+        (a == b).all() for a, b in zip(jax.tree.leaves(ran.value), jax.tree.leaves(again.value))
+    )
     with pytest.raises(halflap.BadInput, match="cannot be used with"):
         module.run(model, x, order=order, options={"tune": True})
 
 
 def test_the_example_runs_as_it_is(tmp_path):
     page = tmp_path / "page.html"
-    done = subprocess.run([sys.executable, EXAMPLE, "--report", page], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--report", page], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     difference = float(done.stdout.rsplit("outputs:", 1)[1])
     assert difference < 1e-5
@@ -83,7 +94,10 @@ def test_the_example_runs_as_it_is(tmp_path):
 
 def test_shapes_are_enough_to_look_at_a_program(example):
     model, x = example["placed"]()
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding), (model, x))
+    shapes = jax.tree.map(
+        lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding),
+        (model, x),
+    )
     module = halflap.jax.lower(example["step"], *shapes)
     assert "all-gather" in module.text
     explained = halflap.explain(module, device="h100")
@@ -102,7 +116,12 @@ def test_both_stages_compute_the_same(example):
 def function(weights, x, unused, *, scale):
     """Collectives over both axes, whole numbers, bf16, and an argument that is left out."""
     y = jnp.tanh(x @ weights["a"]) @ weights["b"]
-    return {"y": y * scale, "sum": y.sum(), "count": (x > 0).sum(), "half": (y[:8, :8]).astype(jnp.bfloat16)}
+    return {
+        "y": y * scale,
+        "sum": y.sum(),
+        "count": (x > 0).sum(),
+        "half": (y[:8, :8]).astype(jnp.bfloat16),
+    }
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -119,9 +138,10 @@ def test_ranks_hold_the_parts_that_jax_says(reverse):
     module = halflap.jax.lower(jitted, weights, x, jnp.ones(3), scale=jnp.float32(2))
     ran = module.run(weights, x, np.ones(3, np.float32), scale=np.float32(2))
     expected = jitted(weights, x, jnp.ones(3), scale=jnp.float32(2))
-    close({name: value for name, value in ran.value.items() if name != "half"}, {
-        name: value for name, value in expected.items() if name != "half"
-    })
+    close(
+        {name: value for name, value in ran.value.items() if name != "half"},
+        {name: value for name, value in expected.items() if name != "half"},
+    )
     close(ran.value["half"], expected["half"], 1e-2)
     # Each rank's parts, too: a whole array is put together from the last that holds a part.
     for leaf, array in enumerate(jax.tree.leaves(expected)):

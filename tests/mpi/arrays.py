@@ -30,7 +30,9 @@ def write(path, arrays):
         for name, (kind, shape, values) in arrays.items():
             header = str({"descr": kind, "fortran_order": False, "shape": shape}).encode()
             header += b" " * (-(len(header) + 11) % 64) + b"\n"
-            data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values.tobytes()
+            data = (
+                b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values.tobytes()
+            )
             archive.writestr(f"{name}.npy", data)
 
 

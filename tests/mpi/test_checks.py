@@ -38,21 +38,49 @@ def folder(tmp_path):
 
 
 def run(folder, *options):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(RANKS), HALFLAP, "run", "m.txt"]
-    command += ["--backend", "mpi", "--input-order", "--inputs", "in.npz", "--timeout", "3s", *options]
+    command = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        str(RANKS),
+        HALFLAP,
+        "run",
+        "m.txt",
+    ]
+    command += [
+        "--backend",
+        "mpi",
+        "--input-order",
+        "--inputs",
+        "in.npz",
+        "--timeout",
+        "3s",
+        *options,
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("more", [[], ["--launch-blocking"], ["--no-memory-caching"]], ids=["plain", "blocking", "guarded"])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--launch-blocking"], ["--no-memory-caching"]],
+    ids=["plain", "blocking", "guarded"],
+)
 def test_who_made_the_first_nan(folder, more):
     code, _, errors = run(folder, "--nan-asserts", *more)
-    assert code == 1 and "error: rank 2: kernel 'x' makes NaN at [1] of buffer 'x'" in errors, errors
+    assert code == 1 and "error: rank 2: kernel 'x' makes NaN at [1] of buffer 'x'" in errors, (
+        errors
+    )
 
 
 def test_lifetimes(folder):
     code, _, errors = run(folder, "--check-lifetimes", "assert", "--inject", "free-early=n")
-    assert code == 1 and "rank 0, after 'r'" in errors and "'n' was freed and should still be alive" in errors, errors
+    assert (
+        code == 1
+        and "rank 0, after 'r'" in errors
+        and "'n' was freed and should still be alive" in errors
+    ), errors
     assert run(folder, "--check-lifetimes", "assert")[0] == 0
 
 
@@ -81,11 +109,19 @@ def test_values_of_a_tensor_stay_together(folder):
     # The input, and what five kernels and collectives take and give, `t` two arrays.
     assert len(starts) == RANKS * (1 + 2 * 6 + 1)
     for place in starts:
-        assert lines[place + 2 : place + 5] == ["Number of elements: 4", "Size: [4]", "Dtype: f32"], lines[place : place + 11]
+        assert lines[place + 2 : place + 5] == [
+            "Number of elements: 4",
+            "Size: [4]",
+            "Dtype: f32",
+        ], lines[place : place + 11]
 
 
 def test_a_fault_names_its_rank(folder):
-    code, _, errors = run(folder, "--no-memory-caching", "--inject", "mutate-input=x", "--fault-report", "f.json")
-    assert code == 4 and "kernel 'x'" in errors and "which it must only read: buffer 'n'" in errors, errors
+    code, _, errors = run(
+        folder, "--no-memory-caching", "--inject", "mutate-input=x", "--fault-report", "f.json"
+    )
+    assert (
+        code == 4 and "kernel 'x'" in errors and "which it must only read: buffer 'n'" in errors
+    ), errors
     lines = (folder / "f.json").read_text().splitlines()
     assert all(json.loads(line)["kind"] == "write-to-input" for line in lines) and lines

@@ -48,7 +48,9 @@ def module(name, stage="after_spmd_partitioning"):
 
 def left_over():
     """Processes of the command, and shared memory; other tests may run beside these."""
-    found = subprocess.run(["ps", "-eo", "pid=,stat=,args="], capture_output=True, text=True).stdout.splitlines()
+    found = subprocess.run(
+        ["ps", "-eo", "pid=,stat=,args="], capture_output=True, text=True
+    ).stdout.splitlines()
     ours = [line for line in found if f"{HALFLAP} run" in line and "--backend mpi" in line]
     return [line for line in ours if line.split()[1][0] != "Z"], segments()
 
@@ -99,31 +101,68 @@ def test_every_collective_as_on_threads(tmp_path):
         for op in ops:
             bodies.append((kind, op, f"{kind}[4,6,2] all-reduce(p), {groups}, to_apply=f"))
         if kind != "pred":
-            bodies.append((kind, "add", f"{kind}[4,3,2] reduce-scatter(p), {groups}, dimensions={{1}}, to_apply=f"))
-        bodies.append((kind, "and" if kind == "pred" else "add", f"{kind}[4,12,2] all-gather(p), {groups}, dimensions={{1}}"))
+            bodies.append(
+                (
+                    kind,
+                    "add",
+                    f"{kind}[4,3,2] reduce-scatter(p), {groups}, dimensions={{1}}, to_apply=f",
+                )
+            )
+        bodies.append(
+            (
+                kind,
+                "and" if kind == "pred" else "add",
+                f"{kind}[4,12,2] all-gather(p), {groups}, dimensions={{1}}",
+            )
+        )
     move = "channel_id=1, replica_groups={{2,0},{1,3}}"
     bodies.append(("f32", "add", f"f32[4,6,2] all-to-all(p), {move}, dimensions={{1}}"))
     bodies.append(("f32", "add", f"(f32[4,6,2], f32[4,6,2]) all-to-all(p, n), {move}"))
-    bodies.append(("f32", "add", "f32[4,6,2] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,2},{2,0}}"))
+    bodies.append(
+        (
+            "f32",
+            "add",
+            "f32[4,6,2] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,2},{2,0}}",
+        )
+    )
     bodies.append(("f32", "add", f"f32[4,6,2] collective-broadcast(p), {move}"))
-    bodies.append(("f32", "add", f"f32[4,6,2] ragged-all-to-all(p, n, first, ones, place, ones), {move}"))
+    bodies.append(
+        ("f32", "add", f"f32[4,6,2] ragged-all-to-all(p, n, first, ones, place, ones), {move}")
+    )
     # All in one module: a run of MPI takes a while to start.
     lines, applied, results = [], [], []
     for index, (kind, op, body) in enumerate(bodies):
-        applied.append(f"f{index} {{ a = {kind}[] parameter(0)\n b = {kind}[] parameter(1)\n ROOT c = {kind}[] {op}(a, b) }}")
-        body = body.replace("to_apply=f", f"to_apply=f{index}").replace("(p", f"(p_{kind}").replace(" n)", " n)")
+        applied.append(
+            f"f{index} {{ a = {kind}[] parameter(0)\n b = {kind}[] parameter(1)\n ROOT c = {kind}[] {op}(a, b) }}"
+        )
+        body = (
+            body.replace("to_apply=f", f"to_apply=f{index}")
+            .replace("(p", f"(p_{kind}")
+            .replace(" n)", " n)")
+        )
         lines.append(f"  r{index} = {body}")
         results.append(index)
     # Inputs that are made are the same on all ranks: each adds its own number.
-    parameters = ["  id = u32[] partition-id()", "  one = u32[] constant(1)", "  is = pred[] compare(id, one), direction=EQ"]
+    parameters = [
+        "  id = u32[] partition-id()",
+        "  one = u32[] constant(1)",
+        "  is = pred[] compare(id, one), direction=EQ",
+    ]
     for index, kind in enumerate(kinds):
         own = "is" if kind == "pred" else f"i_{kind}"
         parameters += [f"  {own} = {kind}[] convert(id)"] if kind != "pred" else []
         parameters.append(f"  b_{kind} = {kind}[4,6,2] broadcast({own}), dimensions={{}}")
         parameters.append(f"  q_{kind} = {kind}[4,6,2] parameter({index})")
-        parameters.append(f"  p_{kind} = {kind}[4,6,2] {'xor' if kind == 'pred' else 'add'}(q_{kind}, b_{kind})")
-    parameters += [f"  {name} = s32[2] constant({{{values}}})" for name, values in (("first", "0, 2"), ("ones", "1, 1"), ("place", "3, 1"))]
-    pairs = "channel_id=9, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}}"
+        parameters.append(
+            f"  p_{kind} = {kind}[4,6,2] {'xor' if kind == 'pred' else 'add'}(q_{kind}, b_{kind})"
+        )
+    parameters += [
+        f"  {name} = s32[2] constant({{{values}}})"
+        for name, values in (("first", "0, 2"), ("ones", "1, 1"), ("place", "3, 1"))
+    ]
+    pairs = (
+        "channel_id=9, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}}"
+    )
     lines += [
         "  token = token[] after-all()",
         f"  taken = (f32[4,6,2], u32[], token[]) recv(token), {pairs}",
@@ -137,7 +176,9 @@ def test_every_collective_as_on_threads(tmp_path):
     lines += [f"  g{part} = f32[4,6,2] get-tuple-element(r{pair}), index={part}" for part in (0, 1)]
     shapes = [bodies[index][2].split()[0] for index in used] + ["f32[4,6,2]"] * 3
     root = f"  ROOT t = ({', '.join(shapes)}) tuple({', '.join([f'r{index}' for index in used] + ['g0', 'g1', 'got'])})"
-    entry = "\n".join(["ENTRY e {", *parameters, "  n = f32[4,6,2] negate(p_f32)", *lines, root, "}"])
+    entry = "\n".join(
+        ["ENTRY e {", *parameters, "  n = f32[4,6,2] negate(p_f32)", *lines, root, "}"]
+    )
     text = tmp_path / "m.txt"
     text.write_text("HloModule m, num_partitions=4\n" + "\n".join(applied) + "\n" + entry + "\n")
     code, _, errors, _ = mpi(4, text, "--seed", 3, "-o", tmp_path / "mpi.npz")
@@ -147,16 +188,22 @@ def test_every_collective_as_on_threads(tmp_path):
 
 
 def test_both_orders_are_compared():
-    code, text, errors, _ = mpi(8, module("fsdp_L2"), "--compare", "--steps", 3, "--effort", "quick")
+    code, text, errors, _ = mpi(
+        8, module("fsdp_L2"), "--compare", "--steps", 3, "--effort", "quick"
+    )
     assert code == 0, errors
     assert "ours over own" in text
 
 
 def test_orders_are_tried(tmp_path):
-    text, order, ours, threads = (tmp_path / name for name in ["m.txt", "order.json", "ours.npz", "threads.npz"])
+    text, order, ours, threads = (
+        tmp_path / name for name in ["m.txt", "order.json", "ours.npz", "threads.npz"]
+    )
     text.write_text(BESIDE)
     files = ["--order-out", order, "-o", ours]
-    code, printed, errors, _ = mpi(2, text, "--tune=2s", "--memory-budgets", "1x,2x", "--json", *files)
+    code, printed, errors, _ = mpi(
+        2, text, "--tune=2s", "--memory-budgets", "1x,2x", "--json", *files
+    )
     assert code == 0, errors
     tuned = json.loads(printed)["tuned"]
     assert tuned["chosen"] in [row["candidate"] for row in tuned["rows"]]
@@ -168,7 +215,16 @@ def test_orders_are_tried(tmp_path):
 
 def started(steps=1000000):
     """Eight ranks that run for long."""
-    command = [*MPIRUN, "8", HALFLAP, "run", str(module("fsdp_L2")), "--backend", "mpi", "--input-order"]
+    command = [
+        *MPIRUN,
+        "8",
+        HALFLAP,
+        "run",
+        str(module("fsdp_L2")),
+        "--backend",
+        "mpi",
+        "--input-order",
+    ]
     command += ["--steps", str(steps), "--timeout", "10s"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -176,7 +232,9 @@ def started(steps=1000000):
 def ranks_of(mpirun):
     """The processes that mpirun started, which are our command already and live."""
     try:
-        children = pathlib.Path(f"/proc/{mpirun.pid}/task/{mpirun.pid}/children").read_text().split()
+        children = (
+            pathlib.Path(f"/proc/{mpirun.pid}/task/{mpirun.pid}/children").read_text().split()
+        )
     except FileNotFoundError:
         return []
     return [int(child) for child in children if is_alive(child) and is_ours(child)]
@@ -191,7 +249,9 @@ def is_ours(process):
 
 def is_alive(process):
     try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -272,14 +332,22 @@ def test_ranks_whose_mpirun_is_killed_end():
         ("negate(p)", "abs(p)", ["rank 0: n = f32[4] negate(p)", "rank 1: n = f32[4] abs(p)"]),
         ("negate(p)", "negate(p) --steps 3", ["rank 0: 1 steps, ", "rank 1: 3 steps, "]),
         ("negate(p)", "negate(p) --compare", ["without --compare", "with --compare"]),
-        ("negate(p)", "negate(p) --tune --memory-budget 2x", ["without", "with --tune of input, kept 2x, free 2x"]),
+        (
+            "negate(p)",
+            "negate(p) --tune --memory-budget 2x",
+            ["without", "with --tune of input, kept 2x, free 2x"],
+        ),
     ],
 )
 def test_ranks_that_are_given_different_things(first, second, said, tmp_path):
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-    for number, (operation, _, options) in enumerate(each.partition(" ") for each in [first, second]):
+    for number, (operation, _, options) in enumerate(
+        each.partition(" ") for each in [first, second]
+    ):
         path = tmp_path / f"{number}.txt"
-        path.write_text(SUM.replace("OPERATION", operation).replace("num_partitions=4", "num_partitions=2"))
+        path.write_text(
+            SUM.replace("OPERATION", operation).replace("num_partitions=4", "num_partitions=2")
+        )
         part = ["-n", "1", HALFLAP, "run", str(path), "--backend", "mpi", *options.split()]
         command += part if number == 0 else [":", *part]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -300,49 +368,81 @@ def test_what_cannot_be_written(tmp_path):
 def test_one_process_is_not_enough(tmp_path):
     text = tmp_path / "m.txt"
     text.write_text(SUM.replace("OPERATION", "negate(p)"))
-    done = subprocess.run([HALFLAP, "run", text, "--backend", "mpi"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "this is one process: start it with mpirun -n 4" in done.stderr, done.stderr
+    done = subprocess.run(
+        [HALFLAP, "run", text, "--backend", "mpi"], capture_output=True, text=True, timeout=60
+    )
+    assert (
+        done.returncode == 2 and "this is one process: start it with mpirun -n 4" in done.stderr
+    ), done.stderr
 
 
 def test_a_panic_ends_all():
-    code, _, errors, seconds = mpi(8, module("fsdp_L2"), "--input-order", "--panic", "3:21", "--timeout", "20s")
+    code, _, errors, seconds = mpi(
+        8, module("fsdp_L2"), "--input-order", "--panic", "3:21", "--timeout", "20s"
+    )
     assert code != 0 and "rank 3 panicked at" in errors and seconds < 15
 
 
 def test_another_order_is_found_out(tmp_path):
     order = tmp_path / "order.json"
     run("schedule", module("fsdp_L2"), "--effort", "quick", "-o", order)
-    code, _, errors, seconds = mpi(8, module("fsdp_L2"), "--input-order", "--order-for", f"5={order}")
-    assert code != 0 and "Rank 0 and rank 5 first differ at step\n  rank 0: " in errors and seconds < 20
+    code, _, errors, seconds = mpi(
+        8, module("fsdp_L2"), "--input-order", "--order-for", f"5={order}"
+    )
+    assert (
+        code != 0
+        and "Rank 0 and rank 5 first differ at step\n  rank 0: " in errors
+        and seconds < 20
+    )
     assert errors.count("the plans of the ranks differ") == 1
 
 
 def test_a_custom_call_that_never_returns(tmp_path):
-    (tmp_path / "f.c").write_text("#include <unistd.h>\nvoid forever(void *o, const void **i) { for (;;) pause(); }\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "f.so", tmp_path / "f.c"], check=True)
+    (tmp_path / "f.c").write_text(
+        "#include <unistd.h>\nvoid forever(void *o, const void **i) { for (;;) pause(); }\n"
+    )
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", tmp_path / "f.so", tmp_path / "f.c"], check=True
+    )
     text = tmp_path / "m.txt"
     text.write_text(SUM.replace("OPERATION", 'custom-call(p), custom_call_target="forever"'))
     code, _, errors, seconds = mpi(4, text, "--custom-calls", tmp_path / "f.so", "--timeout", "1s")
     assert code != 0 and seconds < 15
-    assert "nothing was completed for 1 s: rank " in errors and "does not come back from kernel 'n'" in errors
-    assert all(f"rank {rank}: runs n (custom call of 'forever', step " in errors for rank in range(4)), errors
+    assert (
+        "nothing was completed for 1 s: rank " in errors
+        and "does not come back from kernel 'n'" in errors
+    )
+    assert all(
+        f"rank {rank}: runs n (custom call of 'forever', step " in errors for rank in range(4)
+    ), errors
 
 
 def test_one_rank_that_does_not_come(tmp_path):
     """Rank 1 hangs in a custom call, the others in the all-reduce that follows: each says so."""
-    (tmp_path / "f.c").write_text("#include <unistd.h>\nvoid forever(void *o, const void **i) { for (;;) pause(); }\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "f.so", tmp_path / "f.c"], check=True)
+    (tmp_path / "f.c").write_text(
+        "#include <unistd.h>\nvoid forever(void *o, const void **i) { for (;;) pause(); }\n"
+    )
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", tmp_path / "f.so", tmp_path / "f.c"], check=True
+    )
     text = tmp_path / "m.txt"
     slow = "slow { p = f32[4] parameter(0)\n ROOT h = f32[4] custom-call(p), custom_call_target=\"forever\" }\n"
     quick = "quick { p = f32[4] parameter(0)\n ROOT n = f32[4] negate(p) }\n"
     choice = "conditional(is, p, p), true_computation=slow, false_computation=quick"
     who = "id = u32[] partition-id()\n  one = u32[] constant(1)\n  is = pred[] compare(id, one), direction=EQ\n  n ="
-    whole = SUM.replace("OPERATION", choice).replace("  n =", f"  {who}", 1).replace("ENTRY", slow + quick + "ENTRY")
+    whole = (
+        SUM.replace("OPERATION", choice)
+        .replace("  n =", f"  {who}", 1)
+        .replace("ENTRY", slow + quick + "ENTRY")
+    )
     text.write_text(whole)
     code, _, errors, seconds = mpi(4, text, "--custom-calls", tmp_path / "f.so", "--timeout", "1s")
     assert code != 0 and seconds < 15
     assert "rank 1: runs h (custom call of 'forever', step " in errors, errors
-    assert all(f"rank {rank}: " in errors for rank in range(4)) and "is in r number 0 among {0-3}" in errors, errors
+    assert (
+        all(f"rank {rank}: " in errors for rank in range(4))
+        and "is in r number 0 among {0-3}" in errors
+    ), errors
 
 
 def test_inputs_that_do_not_fit(tmp_path):
@@ -351,7 +451,9 @@ def test_inputs_that_do_not_fit(tmp_path):
     code, _, errors, _ = mpi(4, text, "--inputs", tmp_path / "nowhere.npz")
     assert code == 2 and errors.count("nowhere.npz: cannot be read") == 1, errors
     code, _, errors, _ = mpi(4, module("fsdp_L2"))
-    assert code == 2 and errors.count("partitioned for 8 ranks, and there are 4 processes") == 1, errors
+    assert code == 2 and errors.count("partitioned for 8 ranks, and there are 4 processes") == 1, (
+        errors
+    )
     code, _, errors, _ = mpi(4, text, "--inputs", HLO / "fsdp_L2.ranks.npz")
     assert code == 2 and "and the module has 1 parameters on 4 ranks" in errors, errors
     code, _, errors, _ = mpi(4, tmp_path / "nothing.txt")
@@ -360,7 +462,9 @@ def test_inputs_that_do_not_fit(tmp_path):
 
 def test_times_are_those_that_schedule_takes(tmp_path):
     times = tmp_path / "times.json"
-    code, _, errors, _ = mpi(8, module("fsdp_L2"), "--input-order", "--steps", 3, "--profile-out", times)
+    code, _, errors, _ = mpi(
+        8, module("fsdp_L2"), "--input-order", "--steps", 3, "--profile-out", times
+    )
     assert code == 0, errors
     assert json.loads(times.read_text())["all-gather"] > 0
     run("schedule", module("fsdp_L2"), "--profile", times, "--effort", "quick")
@@ -369,6 +473,8 @@ def test_times_are_those_that_schedule_takes(tmp_path):
 def test_threads_under_mpirun_are_refused():
     module = HLO / "fsdp_L2.after_optimizations.txt.gz"
     started = {**os.environ, "OMPI_COMM_WORLD_SIZE": "8"}
-    done = subprocess.run([HALFLAP, "run", module], capture_output=True, text=True, timeout=60, env=started)
+    done = subprocess.run(
+        [HALFLAP, "run", module], capture_output=True, text=True, timeout=60, env=started
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "--backend mpi" in done.stderr

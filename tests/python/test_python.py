@@ -20,13 +20,16 @@ MODULE = ROOT / "tests" / "hlo" / "mix_L2.after_spmd_partitioning.txt.gz"
 #: What differs from run to run.
 #: Differ from run to run.
 TIMES = ("read_seconds", "seconds")
-#: In Python it is in texts and pages: its probes would slow every compilation of torch. It names what it is of, too.
+#: In Python it is in texts and pages: its probes would slow every compilation of torch. It names
+#: what it is of, too.
 ADVICE = "advice"
 
 
 def told(*arguments):
     """What the command says is wrong."""
-    done = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode in (1, 2), done
     return done.stderr.removeprefix("error: ").strip() or done.stdout.strip()
 
@@ -55,8 +58,16 @@ def scheduled(graph):
 
 def test_a_graph_may_come_in_any_form(graph, scheduled, tmp_path):
     options = {"effort": "quick", "memory_budget": "1.1x"}
-    expected = by_command(tmp_path, "schedule", corpus(NAME), "--effort=quick", "--memory-budget=1.1x")
-    forms = [corpus(NAME), str(corpus(NAME)), json.dumps(graph), json.dumps(graph).encode(), halflap.Graph(graph)]
+    expected = by_command(
+        tmp_path, "schedule", corpus(NAME), "--effort=quick", "--memory-budget=1.1x"
+    )
+    forms = [
+        corpus(NAME),
+        str(corpus(NAME)),
+        json.dumps(graph),
+        json.dumps(graph).encode(),
+        halflap.Graph(graph),
+    ]
     for form in forms:
         assert timeless(halflap.schedule(form, **options).to_dict()) == expected
     assert timeless(scheduled.to_dict()) == expected
@@ -76,20 +87,28 @@ def test_figures_need_nothing_rendered(graph):
     simulated = halflap.simulate(graph, result)
     figures = (simulated.step_time, simulated.peak_memory, simulated.bound)
     assert "_fields" not in vars(simulated)
-    assert figures == tuple(simulated.to_dict()[name] for name in ("step_time", "peak_memory", "bound"))
+    assert figures == tuple(
+        simulated.to_dict()[name] for name in ("step_time", "peak_memory", "bound")
+    )
 
 
 def test_every_option_means_what_it_means_to_the_command(graph, tmp_path):
     passes = ["reorder_communication_preserving_peak_memory", "sink_waits_iterative"]
     ours = halflap.schedule(
-        graph, passes=passes, settings={"sink_iterative_peak_memory_budget": 0.1}, slowdown=1.2, launch="4us"
+        graph,
+        passes=passes,
+        settings={"sink_iterative_peak_memory_budget": 0.1},
+        slowdown=1.2,
+        launch="4us",
     )
     expected = by_command(
         tmp_path, "schedule", corpus(NAME), f"--passes={','.join(passes)}",
         "--set=sink_iterative_peak_memory_budget=0.1", "--slowdown=1.2", "--launch=4us",
     )  # fmt: skip
     assert timeless(ours.to_dict()) == expected
-    typed = halflap.schedule(graph, passes=", ".join(passes), settings={"sink_iterative_peak_memory_budget": 0.1})
+    typed = halflap.schedule(
+        graph, passes=", ".join(passes), settings={"sink_iterative_peak_memory_budget": 0.1}
+    )
     assert typed.order == ours.order
 
 
@@ -104,13 +123,19 @@ def test_simulate_explain_and_what_if(graph, scheduled, tmp_path):
             for given in same:
                 assert timeless(function(graph, given, comm_streams="one").to_dict()) == expected
     sweep = halflap.what_if(graph, memory=[1.0, "1.2x"], bandwidth=[2])
-    assert timeless(sweep.to_dict()) == by_command(tmp_path, "what-if", corpus(NAME), "--memory=1.0x,1.2x", "--bandwidth=2")
+    assert timeless(sweep.to_dict()) == by_command(
+        tmp_path, "what-if", corpus(NAME), "--memory=1.0x,1.2x", "--bandwidth=2"
+    )
     assert len(sweep.points) == 2
 
 
 def held_by(explained):
     """What holds the collectives that are exposed."""
-    return {collective["held_by"]["kind"] for collective in explained.collectives if collective["held_by"]}
+    return {
+        collective["held_by"]["kind"]
+        for collective in explained.collectives
+        if collective["held_by"]
+    }
 
 
 def test_a_schedules_options_are_used_again():
@@ -127,7 +152,9 @@ def test_a_schedules_options_are_used_again():
     assert chained.to_dict()["collective_order"] == "kept"
     sweep = halflap.what_if(backward, kept, memory=[1.0], bandwidth=[1], threads=1)
     assert (sweep.to_dict()["collective_order"], sweep.to_dict()["effort"]) == ("kept", "quick")
-    assert sweep.points[0]["bound"] == kept.bound and sweep.points[0]["step_time"] < kept.step_time + 1
+    assert (
+        sweep.points[0]["bound"] == kept.bound and sweep.points[0]["step_time"] < kept.step_time + 1
+    )
     page = "keeps its place among collectives"
     assert page in kept.report().html and page not in halflap.report(backward, kept.order).html
 
@@ -144,7 +171,9 @@ def test_profiles_and_devices_as_dictionaries(graph, tmp_path):
         assert halflap.simulate(graph, **{option: value}).to_dict() == expected
         assert halflap.simulate(graph, **{option: str(path)}).to_dict() == expected
         assert halflap.simulate(graph, **{option: path}).to_dict() == expected
-    expected = by_command(tmp_path, "simulate", corpus(NAME), f"--device={path}", "--ranks-per-node=2")
+    expected = by_command(
+        tmp_path, "simulate", corpus(NAME), f"--device={path}", "--ranks-per-node=2"
+    )
     assert halflap.simulate(graph, device=device, ranks_per_node=2).to_dict() == expected
 
 
@@ -158,7 +187,9 @@ def test_modules_are_scheduled_and_written_again(tmp_path):
         fields[name] for name in ("step_time", "exposed", "peak_memory")
     )
     assert ours.bound == fields["computations"][-1]["bound"]
-    assert halflap.emit_hlo(MODULE, effort="quick") == run("schedule", MODULE, "--effort=quick", "--emit=hlo")
+    assert halflap.emit_hlo(MODULE, effort="quick") == run(
+        "schedule", MODULE, "--effort=quick", "--emit=hlo"
+    )
     assert ours.report().html.startswith("<!DOCTYPE html>")
 
 
@@ -170,15 +201,21 @@ def test_programs_are_rewritten_where_that_pays(graph):
     options = {"memory_budget": 2.0, "effort": "quick"}
     ours = halflap.schedule(latent, rewrite=True, **options)
     assert ours.step_time < 0.5 * halflap.schedule(latent, **options).step_time
-    assert [recipe["kind"] for recipe in ours.recipes] == ["merge"] * len(ours.recipes) and ours.recipes
+    assert [recipe["kind"] for recipe in ours.recipes] == ["merge"] * len(
+        ours.recipes
+    ) and ours.recipes
     changed = halflap.emit_graph(latent, rewrite="exact", **options)
     assert halflap.simulate(changed, ours).step_time == ours.step_time
-    assert len(halflap.schedule(latent, rewrite=["merge"], without=["merge:1"], **options).recipes) < len(ours.recipes)
+    assert len(
+        halflap.schedule(latent, rewrite=["merge"], without=["merge:1"], **options).recipes
+    ) < len(ours.recipes)
     assert halflap.schedule(graph, rewrite=True, effort="quick").recipes == []
 
 
 def test_verify_proves_or_says_what_is_wrong(graph, scheduled, tmp_path):
-    assert halflap.verify(graph, scheduled, memory_budget=1.1).startswith("valid: 255 nodes, peak memory ")
+    assert halflap.verify(graph, scheduled, memory_budget=1.1).startswith(
+        "valid: 255 nodes, peak memory "
+    )
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(scheduled.order[::-1]))
     with pytest.raises(halflap.NotValid) as raised:
@@ -224,7 +261,14 @@ def test_warnings_are_warnings_of_python():
 
     def node(name, kind, reads, **more):
         deps = [{"buffer": buffer, "kinds": ["data"]} for buffer in reads]
-        return {"name": name, "kind": kind, "runtime_ns": 1, "outputs": [f"of_{name}"], "deps": deps, **more}
+        return {
+            "name": name,
+            "kind": kind,
+            "runtime_ns": 1,
+            "outputs": [f"of_{name}"],
+            "deps": deps,
+            **more,
+        }
 
     def buffer(name, users):
         return {"name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": False}
@@ -238,7 +282,11 @@ def test_warnings_are_warnings_of_python():
             node("reduce", "collective", ["of_make"], collective=collective),
             node("wait", "wait", ["of_reduce"]),
         ],
-        "buffers": [buffer("of_make", ["reduce"]), buffer("of_reduce", ["wait"]), buffer("of_wait", [])],
+        "buffers": [
+            buffer("of_make", ["reduce"]),
+            buffer("of_reduce", ["wait"]),
+            buffer("of_wait", []),
+        ],
         "inputs": [],
     }
     with pytest.warns(UserWarning, match="^<graph>: .*reduce"):
@@ -302,7 +350,11 @@ def test_the_command_comes_with_the_wheel(tmp_path):
         assert subprocess.check_output([halflap_of_wheel, *command], text=True) == run(*command)
     done = subprocess.run([halflap_of_wheel, "simulate", "nothing"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: nothing: cannot be read")
-    ran = subprocess.run([halflap_of_wheel, "run", MODULE, "-o", tmp_path / "out.npz"], capture_output=True, text=True)
+    ran = subprocess.run(
+        [halflap_of_wheel, "run", MODULE, "-o", tmp_path / "out.npz"],
+        capture_output=True,
+        text=True,
+    )
     assert ran.returncode == 0 and (tmp_path / "out.npz").exists(), ran.stderr
 
 
@@ -310,11 +362,17 @@ def test_the_command_of_the_wheel_starts_itself(tmp_path):
     """It is a process of Python, and need not be where commands are looked for."""
     halflap_of_wheel = pathlib.Path(sys.executable).with_name("halflap")
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([halflap_of_wheel, "debug", MODULE], env=bare, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "nothing wrong was found" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run(
+        [halflap_of_wheel, "debug", MODULE], env=bare, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0 and "nothing wrong was found" in done.stdout, (
+        done.stdout + done.stderr
+    )
     ranks = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "8"]
     command = [*ranks, halflap_of_wheel, "run", MODULE, "--backend=mpi", "-o", tmp_path / "out.npz"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and (tmp_path / "out.npz").exists(), done.stderr
 
 
@@ -326,8 +384,12 @@ def test_without_torch_it_is_said():
 
 @pytest.mark.parametrize("version", ["2.9.1+cpu", "1.13.0"])
 def test_a_torch_that_is_too_old_is_refused(version):
-    fake = f"import sys, types; sys.modules['torch'] = types.SimpleNamespace(__version__={version!r})"
-    done = subprocess.run([sys.executable, "-c", f"{fake}; import halflap.torch"], capture_output=True, text=True)
+    fake = (
+        f"import sys, types; sys.modules['torch'] = types.SimpleNamespace(__version__={version!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{fake}; import halflap.torch"], capture_output=True, text=True
+    )
     assert f"halflap.torch needs torch 2.10 or newer; this is {version}" in done.stderr
 
 
@@ -339,7 +401,13 @@ def test_it_is_typed():
 
 def test_the_example_in_the_documentation_runs(tmp_path):
     page = (ROOT / "docs" / "python.md").read_text()
-    program = page.split("```python\n")[1].split("```")[0].replace("tests/corpus", str(ROOT / "tests" / "corpus"))
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    program = (
+        page.split("```python\n")[1]
+        .split("```")[0]
+        .replace("tests/corpus", str(ROOT / "tests" / "corpus"))
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0 and "255 nodes, 60 collectives" in done.stdout, done.stderr
     assert "<html" in (tmp_path / "report.html").read_text()

@@ -24,10 +24,16 @@ def on_terminal(*arguments, width=80, stderr_too=False, **environment):
     """What halflap writes to a terminal so many characters wide."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    settings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL", "LC_CTYPE")}
+    settings = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "LC_ALL", "LC_CTYPE")
+    }
     settings |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"} | environment
     error = theirs if stderr_too else subprocess.DEVNULL
-    process = subprocess.Popen([HALFLAP, *map(str, arguments)], stdout=theirs, stderr=error, env=settings)
+    process = subprocess.Popen(
+        [HALFLAP, *map(str, arguments)], stdout=theirs, stderr=error, env=settings
+    )
     os.close(theirs)
     written, deadline = b"", time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -77,7 +83,10 @@ def test_wide_letters_take_two_columns(width, tmp_path):
 
 def test_steps_and_plans_are_broken_where_the_terminal_ends():
     module = corpus("ddp_mlp_4").parent.parent / "hlo" / "tp_L2.after_spmd_partitioning.txt.gz"
-    for arguments in (["schedule", corpus("ddp_mlp_4"), "--effort", "quick", "--no-advice", "--show"], ["plan", module]):
+    for arguments in (
+        ["schedule", corpus("ddp_mlp_4"), "--effort", "quick", "--no-advice", "--show"],
+        ["plan", module],
+    ):
         narrow = ESCAPE.sub("", on_terminal(*arguments, width=40))
         assert max(map(len, narrow.splitlines())) <= 40, narrow
         letters = lambda text: "".join(text.split("together")[0].split())
@@ -95,7 +104,9 @@ def test_rows_become_records_where_columns_do_not_fit():
 
 def test_a_wide_terminal_and_a_pipe_show_names_whole():
     piped = run("explain", corpus("fsdp_llama_2"))
-    shown = ESCAPE.sub("", on_terminal("explain", corpus("fsdp_llama_2"), width=300)).replace("\r\n", "\n")
+    shown = ESCAPE.sub("", on_terminal("explain", corpus("fsdp_llama_2"), width=300)).replace(
+        "\r\n", "\n"
+    )
     held = lambda text: [line.rsplit("  ", 1)[-1] for line in text.splitlines()]
     assert held(piped) == held(shown)
 
@@ -115,13 +126,17 @@ def test_long_work_shows_the_time_left_on_a_terminal_only():
     arguments = ["schedule", corpus("fsdp_llama_32"), "--effort", "default"]
     shown = on_terminal(*arguments, stderr_too=True)
     assert re.search(r"\roptimizing \[#* *\] +\d+%, \d+ s left", shown)
-    piped = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    piped = subprocess.run(
+        [HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
     assert piped.stderr == ""
 
 
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_progress_fits_the_terminal(width):
-    shown = on_terminal("schedule", corpus("fsdp_llama_32"), "--effort", "default", width=width, stderr_too=True)
+    shown = on_terminal(
+        "schedule", corpus("fsdp_llama_32"), "--effort", "default", width=width, stderr_too=True
+    )
     lines = [part for part in re.findall(r"\r([^\r\n]*)", shown) if part.startswith("optimizing")]
     assert lines and max(map(len, lines)) < width, lines
 
@@ -132,14 +147,25 @@ def test_reasons_are_whole_at_any_width():
     assert wide.count("saved") > 5
     for width in (60, 80):
         narrow = words(on_terminal("simulate", corpus("fsdp_llama_2"), width=width))
-        assert [narrow.count(word) for word in ("late", "saved")] == [wide.count(word) for word in ("late", "saved")]
+        assert [narrow.count(word) for word in ("late", "saved")] == [
+            wide.count(word) for word in ("late", "saved")
+        ]
 
 
 def interrupted(tmp_path, is_repeated):
     """Ends a long search as Ctrl-C does, once or until it has ended; gives the process, and what it
     said."""
-    arguments = ["schedule", corpus("fsdp_llama_80"), "--effort", "thorough", "-o", tmp_path / "out.json"]
-    process = subprocess.Popen([HALFLAP, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = [
+        "schedule",
+        corpus("fsdp_llama_80"),
+        "--effort",
+        "thorough",
+        "-o",
+        tmp_path / "out.json",
+    ]
+    process = subprocess.Popen(
+        [HALFLAP, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     time.sleep(3)
     process.send_signal(signal.SIGINT)
     # Two at once may arrive as one; and what was found is put out within a fraction of a second.
@@ -175,11 +201,15 @@ def test_a_long_run_shows_the_time_left(tmp_path):
     arguments = ["run", module, "--steps", "40", "--emulate-link", "1GB/s,50ms"]
     shown = on_terminal(*arguments, stderr_too=True)
     assert re.search(r"\rrunning \[#* *\] +\d+%, \d+ s left", shown)
-    piped = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    piped = subprocess.run(
+        [HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
     assert piped.stderr == "" and "the median of 39 steps" in piped.stdout
 
 
 def test_a_checked_pass_shows_the_time_left():
     passes = ["--passes", "reorder_communication_preserving_peak_memory", "--check-memory"]
     shown = on_terminal("schedule", corpus("fsdp_tp_llama_16"), *passes, stderr_too=True)
-    assert re.search(r"\rreorder_communication_preserving_peak_memory \[#* *\] +\d+%, (\d+|\?) s left", shown)
+    assert re.search(
+        r"\rreorder_communication_preserving_peak_memory \[#* *\] +\d+%, (\d+|\?) s left", shown
+    )

@@ -57,7 +57,11 @@ def check_readers_come_before_who_overwrites():
     """Torch 2.15 marks that as fake. Without locality the all-reduce is done in place, after its
     readers."""
     found = Captured(reduced_in_place, torch.ones(4, 4), reorder_for_locality=False)
-    [reduce] = [node for node in found.nodes if node.get("collective", {}).get("op", "").startswith("all_reduce")]
+    [reduce] = [
+        node
+        for node in found.nodes
+        if node.get("collective", {}).get("op", "").startswith("all_reduce")
+    ]
     binding = [found.maker[dep["buffer"]] for dep in reduce["deps"] if dep["kinds"] != ["order"]]
     # What it overwrites was made by a product; a relu reads it, and an all-gather until it is
     # waited for.
@@ -73,19 +77,25 @@ def overlapped(a, b):
 def hide(graph):
     """As torch's FX-level scheduling does it: the gather, the first product, the wait. It wants a
     GPU itself."""
-    named = {getattr(node.target, "__name__", "").split(".")[0]: node for node in reversed(graph.nodes)}
+    named = {
+        getattr(node.target, "__name__", "").split(".")[0]: node for node in reversed(graph.nodes)
+    }
     gather, product, wait = named["all_gather_into_tensor"], named["mm"], named["wait_tensor"]
     preserve_node_ordering(graph, {product: OrderedSet([gather]), wait: OrderedSet([product])})
 
 
 def check_what_is_launched_behind_a_collective_runs_beside_it():
-    found = Captured(overlapped, torch.ones(64, 64), torch.ones(64, 64), post_grad_custom_post_pass=hide)
+    found = Captured(
+        overlapped, torch.ones(64, 64), torch.ones(64, 64), post_grad_custom_post_pass=hide
+    )
     gather, wait = found.one("collective"), found.one("wait")
     behind = found.behind(gather)
     assert behind.pop(wait["name"]) == ["data"], behind
     [(product, kinds)] = behind.items()
     assert kinds == ["issued"], kinds
-    assert wait["name"] in found.behind(next(node for node in found.nodes if node["name"] == product))
+    assert wait["name"] in found.behind(
+        next(node for node in found.nodes if node["name"] == product)
+    )
     for node in found.nodes:
         node["runtime_ns"] = 1000 if node["name"] in (gather["name"], product) else 0
     assert halflap.simulate(found.graph).step_time == 1000

@@ -19,8 +19,12 @@ from halflap import _halflap
 from halflap.torch import _devices
 
 OWN = {
-    "name": "mine", "peak_tflops": 45, "memory_gb_per_s": 260, "ranks_per_node": 4,
-    "nvlink_gb_per_s": 33, "network_gb_per_s": 5,
+    "name": "mine",
+    "peak_tflops": 45,
+    "memory_gb_per_s": 260,
+    "ranks_per_node": 4,
+    "nvlink_gb_per_s": 33,
+    "network_gb_per_s": 5,
 }
 GRAPH = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
 
@@ -77,6 +81,7 @@ def check_devices():
 
 def check_warnings():
     """An unknown GPU is named once, and one whose driver fails does no harm."""
+
     def told():
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -92,7 +97,9 @@ def check_warnings():
     with gpu("AMD Radeon Graphics"):
         [said] = told()
         assert told() == []
-    assert "AMD Radeon Graphics" in said and "on h100 instead" in said and "enable(device=...)" in said
+    assert (
+        "AMD Radeon Graphics" in said and "on h100 instead" in said and "enable(device=...)" in said
+    )
     with gpu(broken):
         assert modelled() == "h100, 8 ranks per node"
         assert len(told()) == 1
@@ -109,17 +116,27 @@ def check_own_devices(folder):
     unnamed = {name: value for name, value in OWN.items() if name != "name"}
     assert modelled(device=unnamed) == "a device of your own, 4 ranks per node"
     path.write_text('{"peak_tflops": 1}')
-    slips = ("h10", path, folder + "/nothing.json", {**OWN, "peak_tflops": 0}, {**OWN, "peek": 1}, {})
+    slips = (
+        "h10",
+        path,
+        folder + "/nothing.json",
+        {**OWN, "peak_tflops": 0},
+        {**OWN, "peek": 1},
+        {},
+    )
     for slip in slips:
         said = refused(lambda device: halflap.simulate(GRAPH, device=device), device=slip)
         assert refused(halflap.torch.enable, device=slip) == said, said
-    assert "a preset's name, a file or a dictionary, not 3" in refused(halflap.torch.enable, device=3)
+    assert "a preset's name, a file or a dictionary, not 3" in refused(
+        halflap.torch.enable, device=3
+    )
     for wrong in (0, -1, 1.5, True, "8"):
         assert "a whole number from 1" in refused(halflap.torch.enable, ranks_per_node=wrong)
 
 
 def check_launchers():
     """Ranks per node as the launcher says, where all ranks are sure to read the same."""
+
     def per_host(world, **variables):
         return _devices.launched_per_host(variables, world)
 
@@ -136,7 +153,14 @@ def check_launchers():
     assert per_host(16, OMPI_COMM_WORLD_LOCAL_SIZE="2", OMPI_COMM_WORLD_SIZE="16") == 2
     assert per_host(16, MPI_LOCALNRANKS="2", PMI_SIZE="16") == 2
     assert per_host(16, SLURM_NTASKS_PER_NODE="4", SLURM_NTASKS="16") == 4
-    for tasks, ranks in {"4(x4)": 4, "16": 16, "6(x2),4": 6, "10,6": 10, "4,6(x2)": None, "4(x3)": None}.items():
+    for tasks, ranks in {
+        "4(x4)": 4,
+        "16": 16,
+        "6(x2),4": 6,
+        "10,6": 10,
+        "4,6(x2)": None,
+        "4(x3)": None,
+    }.items():
         said = per_host(16, SLURM_STEP_TASKS_PER_NODE=tasks, SLURM_STEP_NUM_TASKS="16")
         assert said == ranks, (tasks, said)
     # torchrun in a job of one task to a node.

@@ -52,7 +52,8 @@ def check_compile_on_one_rank(weights):
     for named, graph in zip(names, objects):
         assert graph["groups"] == named["groups"] and "unknown" not in graph["groups"]
         found, expected = [
-            [node["collective"] for node in one["nodes"] if "collective" in node] for one in (graph, named)
+            [node["collective"] for node in one["nodes"] if "collective" in node]
+            for one in (graph, named)
         ]
         assert found == expected and len(found) == len(weights)
     assert all(ran.failure is None for ran in halflap.torch.history()), halflap.torch.history()

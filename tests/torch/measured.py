@@ -32,8 +32,6 @@ def raises(kind, part, function, *given):
         raise AssertionError(f"{function} took {given}")
 
 
-
-
 def rounds_of(**seconds):
     """Rounds with these durations, by candidate."""
     return [dict(zip(seconds, one)) for one in zip(*seconds.values())]
@@ -115,6 +113,7 @@ raises(ValueError, "'comm_slowdown' is 0.5", read_profile, faster)
 raises(ValueError, "the format is 'x'", read_profile, {"format": "x"})
 raises(ValueError, "'times' must be an object", read_profile, {**measured.to_dict(), "times": 3})
 
+
 # On a GPU, the times of a trace, and of collectives those of the rank that waits for nobody.
 class Recorded:
     """A profiler that has seen one kernel and one collective."""
@@ -135,22 +134,31 @@ class Recorded:
 
 
 steps = []
-with mock.patch.object(_measure, "may_be_on_gpu", lambda: True), \
-        mock.patch.object(torch.profiler, "profile", Recorded):
+with (
+    mock.patch.object(_measure, "may_be_on_gpu", lambda: True),
+    mock.patch.object(torch.profiler, "profile", Recorded),
+):
     found = halflap.torch.measure(lambda: steps.append(1), steps=3)
 assert found == Measured({"fused_add_relu": 11000.0}), found
 assert len(steps) == 5, "two that warm up, three that are recorded"
-ranks = [{"all_gather of 2, 8 bytes": 9.0, "mm [2, 2] [2, 2]": 4.0},
-         {"all_gather of 2, 8 bytes": 5.0, "mm [2, 2] [2, 2]": 6.0, "fused_add": 1.0}]
+ranks = [
+    {"all_gather of 2, 8 bytes": 9.0, "mm [2, 2] [2, 2]": 4.0},
+    {"all_gather of 2, 8 bytes": 5.0, "mm [2, 2] [2, 2]": 6.0, "fused_add": 1.0},
+]
 expected = {"all_gather of 2, 8 bytes": 5.0, "fused_add": 1.0, "mm [2, 2] [2, 2]": 4.0}
 assert _traced.together(ranks) == expected
 
 # Sizes that were not measured: a line through two sizes; at one size, the others' latency.
-rates = Rates.of({
-    "all_gather of 2, 8 bytes": 100.0, "all_gather of 2, 1008 bytes": 1100.0,
-    "reduce_scatter of 2, 500 bytes": 600.0, "all_to_all of 4, 500 bytes": 600.0,
-    "mm [4, 8] [8, 2]": 64.0, "fused_add, 50 bytes": 100.0,
-})
+rates = Rates.of(
+    {
+        "all_gather of 2, 8 bytes": 100.0,
+        "all_gather of 2, 1008 bytes": 1100.0,
+        "reduce_scatter of 2, 500 bytes": 600.0,
+        "all_to_all of 4, 500 bytes": 600.0,
+        "mm [4, 8] [8, 2]": 64.0,
+        "fused_add, 50 bytes": 100.0,
+    }
+)
 assert rates.collective(Link("all_gather", 2), 508) == 600.0
 assert math.isclose(rates.collective(Link("reduce_scatter", 2), 250), 92.0 + 254.0)
 assert rates.collective(Link("all_to_all", 4), 250) == 300.0, "no latency is known among four"

@@ -39,10 +39,12 @@ captured("model")
 scheduling = "aten_distributed_optimizations"
 # Before, torch's scheduling needs a GPU.
 if hasattr(config.aten_distributed_optimizations, "compute_estimator"):
-    with config.patch({
-        f"{scheduling}.enable_overlap_scheduling": True,
-        f"{scheduling}.insert_overlap_deps": True,
-        # It would measure otherwise.
-        f"{scheduling}.custom_runtime_estimation": lambda node, size=None: 1.0,
-    }):
+    with config.patch(
+        {
+            f"{scheduling}.enable_overlap_scheduling": True,
+            f"{scheduling}.insert_overlap_deps": True,
+            # It would measure otherwise.
+            f"{scheduling}.custom_runtime_estimation": lambda node, size=None: 1.0,
+        }
+    ):
         captured("fx")

@@ -96,8 +96,8 @@ READ_LATER = Program(
 #: The seed of a program in which an all-reduce in place comes after a copy of what it reduces, made
 #: for another all-reduce. Torch binds it to the copy by way of the other one's wait alone.
 COPIED_BEFORE = 1044
-#: Of one whose kept order overwrites a part of a concatenation in place after the last reader of the
-#: whole, which is then freed.
+#: Of one whose kept order overwrites a part of a concatenation in place after the last reader of
+#: the whole, which is then freed.
 PART_OF_ANOTHER = 1122
 
 

@@ -83,7 +83,9 @@ def run_all(jobs, seconds):
             job.ended.unlink(missing_ok=True)
             places = {"log": str(job.log), "ended": str(job.ended)}
             # Neighbours come from different servers: sets are in another order in each.
-            Server.number(number % 2).ask({"environment": job.environment, **places, **job.asked_for})
+            Server.number(number % 2).ask(
+                {"environment": job.environment, **places, **job.asked_for}
+            )
         await_all(jobs, time.monotonic() + seconds)
     except BaseException:
         # What they left behind, nobody knows.
@@ -102,7 +104,10 @@ def await_all(jobs, deadline):
             Server.number(number % 2).check()
         if any(codes) or time.monotonic() > deadline:
             states = ["still runs" if code is None else f"exit {code}" for code in codes]
-            said = [f"{job.files.name}: {state}: {job.said()[-2000:]}" for job, state in zip(jobs, states)]
+            said = [
+                f"{job.files.name}: {state}: {job.said()[-2000:]}"
+                for job, state in zip(jobs, states)
+            ]
             raise AssertionError("\n".join(said))
         time.sleep(0.02)
 
@@ -128,7 +133,10 @@ class Server:
 
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="halflap-ranks-"))
-        environment = {**common_environment(), "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "cache")}
+        environment = {
+            **common_environment(),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "cache"),
+        }
         with open(self.folder / "log", "wb") as output:
             self.process = subprocess.Popen(
                 [PYTHON, HERE / "warm.py"],
@@ -153,7 +161,9 @@ class Server:
 
     def check(self):
         code = self.process.poll()
-        assert code is None, f"ranks cannot be started: exit {code}: {(self.folder / 'log').read_text()[-3000:]}"
+        assert code is None, (
+            f"ranks cannot be started: exit {code}: {(self.folder / 'log').read_text()[-3000:]}"
+        )
 
     def stop(self):
         try:

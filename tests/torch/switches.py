@@ -14,10 +14,18 @@ import halflap.torch
 
 def settings():
     own = config.aten_distributed_optimizations
-    overlap = [getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")]
+    overlap = [
+        getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")
+    ]
     partitions = config.triton.reorder_for_reducing_graph_partitions
     passes = repr(config.reorder_for_compute_comm_overlap_passes)
-    return config.reorder_for_compute_comm_overlap, passes, overlap, partitions, functorch_config.force_non_lazy_backward_lowering
+    return (
+        config.reorder_for_compute_comm_overlap,
+        passes,
+        overlap,
+        partitions,
+        functorch_config.force_non_lazy_backward_lowering,
+    )
 
 
 def seen_by_all():
@@ -73,7 +81,9 @@ assert seen_by_all() == before
 with config.patch(bucket_all_gathers_fx="all"):
     with halflap.torch.enable():
         status = halflap.torch.status()
-        assert "torch merges or orders FX graphs first, as set: bucket_all_gathers_fx='all'" in str(status)
+        assert "torch merges or orders FX graphs first, as set: bucket_all_gathers_fx='all'" in str(
+            status
+        )
     with halflap.torch.enable(rewrite="exact", keep="1.5x"):
         status = halflap.torch.status()
         assert status.torchs_own == {} and "settings are as halflap needs them" in str(status)
@@ -84,7 +94,18 @@ with config.patch(bucket_all_gathers_fx="all"):
 assert config.custom_partitioner_fn is None and seen_by_all() == before
 
 assert key() == key(report_dir="anywhere") == pickle.dumps(pickle.loads(key()))
-assert len({key(), key(effort="default"), key(collective_order="free"), key(device="a100"), key(profile={"a": 1})}) == 5
+assert (
+    len(
+        {
+            key(),
+            key(effort="default"),
+            key(collective_order="free"),
+            key(device="a100"),
+            key(profile={"a": 1}),
+        }
+    )
+    == 5
+)
 
 assert "must be one of quick, default, thorough" in refused(effort="fast")
 assert "it must be a multiple such as 1.2x" in refused(memory_budget="much")

@@ -448,8 +448,10 @@ def collectives_start_early():
         return a, reduced(b).add(1)
 
     before, after, same = moved(function, torch.randn(8, 8), torch.randn(8, 8))
-    return same and before.index("all_reduce") > before.index("mm_3") and (
-        after.index("all_reduce") < after.index("mm") < after.index("wait_tensor")
+    return (
+        same
+        and before.index("all_reduce") > before.index("mm_3")
+        and (after.index("all_reduce") < after.index("mm") < after.index("wait_tensor"))
     )
 
 
@@ -517,8 +519,12 @@ def a_check_finds_what_was_moved():
     nodes = {node.name: node for node in gm.graph.nodes}
     fixed = fixed_of([*gm.graph.nodes])
     refused = 0
-    for one, other in (("rand_like", "rand_like_1"), ("all_reduce", "all_reduce_1"),
-                       ("add_", "mm"), ("mm", "rand_like")):
+    for one, other in (
+        ("rand_like", "rand_like_1"),
+        ("all_reduce", "all_reduce_1"),
+        ("add_", "mm"),
+        ("mm", "rand_like"),
+    ):
         order = [*gm.graph.nodes]
         order.remove(nodes[other])
         order.insert(order.index(nodes[one]), nodes[other])
@@ -557,7 +563,11 @@ def exported_graphs_are_ordered():
     halflap.torch.reorder(gm, estimate=far_away, memory_budget="8x")
     found = exported.module()(*given)
     same = all(map(torch.equal, found, model(*given)))
-    return same and told(passes.done[before:])["failures"] == [] and names != [n.name for n in gm.graph.nodes]
+    return (
+        same
+        and told(passes.done[before:])["failures"] == []
+        and names != [n.name for n in gm.graph.nodes]
+    )
 
 
 def sizes_that_vary_are_not_guarded():
@@ -614,10 +624,11 @@ def conversions_come_before_gathers():
     types = [node.meta["val"].dtype for node in gm.graph.nodes if "all_gather" in str(node.target)]
     same = all(map(torch.equal, gm(*given), function(*given)))
     narrowed = passes.done[-1].rewrites.narrowed
-    return same and len(narrowed) == 1 and sorted(map(str, types)) == [
-        "torch.bfloat16",
-        "torch.float32",
-    ]
+    return (
+        same
+        and len(narrowed) == 1
+        and sorted(map(str, types)) == ["torch.bfloat16", "torch.float32"]
+    )
 
 
 def merges_that_change_more_are_found():

@@ -167,10 +167,7 @@ def overwritten():
     read_later = compare(0, ["free", "auto"], random_programs.READ_LATER)
     copied_before = compare(random_programs.COPIED_BEFORE, ["free"])
     part = compare(random_programs.PART_OF_ANOTHER, ["kept"])
-    return {
-        "differences": read_later[0] + copied_before[0] + part[0],
-        "moved": read_later[1],
-    }
+    return {"differences": read_later[0] + copied_before[0] + part[0], "moved": read_later[1]}
 
 
 def prepare(wrapper):

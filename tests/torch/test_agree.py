@@ -25,14 +25,7 @@ def mixes(folder):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "all the same",
-        "a mesh",
-        "over rows",
-        "over the first of two",
-        "the same again",
-        "apart",
-    ],
+    ["all the same", "a mesh", "over rows", "over the first of two", "the same again", "apart"],
 )
 def test_ranks_that_agree_run_free(cells, name):
     assert [rank[name] for rank in cells[:3]] == [True] * 3

@@ -143,5 +143,11 @@ def test_ranks_that_wait_for_each_other(tmp_path):
     first, second = found["source"]
     assert first.startswith("rank 0: ") and "wait_tensor" in first, found
     assert second.startswith("rank 1: ") and "dist.broadcast(x, 0)" in second, found
-    commands = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if path.parent.is_dir()]
-    assert not any(str(tmp_path).encode() in command for command in commands), "ranks are left behind"
+    commands = [
+        path.read_bytes()
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+        if path.parent.is_dir()
+    ]
+    assert not any(str(tmp_path).encode() in command for command in commands), (
+        "ranks are left behind"
+    )

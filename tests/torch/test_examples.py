@@ -19,7 +19,9 @@ def losses(example, folder, *options):
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     command = [PYTHON, EXAMPLES / f"{example}.py", "--steps", "3", *options]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = re.search(r"^losses +(.*)$", done.stdout, re.MULTILINE)
     return done.stdout, [float(loss) for loss in found[1].split()]

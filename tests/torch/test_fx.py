@@ -103,7 +103,9 @@ def test_second_groups(tmp_path):
     for rank in launch("keep.second_groups", tmp_path, ranks=2):
         assert all(found["same"] for found in rank.values()), rank
         assert {case: found["regrouped"] for case, found in rank.items()} == {
-            "broken": 0, "both": 1, "alone": 0,
+            "broken": 0,
+            "both": 1,
+            "alone": 0,
         }
         assert "rank 0: RuntimeError: no group" in rank["broken"]["told"][0]
 

@@ -11,7 +11,13 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is 
 def kernel(name, at, duration, **args):
     stream = args.get("stream", 7)
     place = {"pid": 0, "tid": stream, "ts": at, "dur": duration}
-    return {"ph": "X", "cat": "kernel", "name": name, **place, "args": {"device": 0, "stream": stream, **args}}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        **place,
+        "args": {"device": 0, "stream": stream, **args},
+    }
 
 
 EVENTS = [
@@ -31,7 +37,9 @@ def captured(tmp_path_factory):
     """The profile of a trace, and one program with run times of several origins."""
     folder = tmp_path_factory.mktemp("profiled")
     trace = folder / "trace.json"
-    trace.write_text(json.dumps({"traceEvents": EVENTS, "distributedInfo": {"rank": 0, "world_size": 4}}))
+    trace.write_text(
+        json.dumps({"traceEvents": EVENTS, "distributedInfo": {"rank": 0, "world_size": 4}})
+    )
     run_script("profiled", folder, trace)
     return folder
 
@@ -71,7 +79,10 @@ def test_work_is_counted_also_after_torchs_own_scheduling(captured):
     expected = [2 * 4 * 8 * 8 * (32 + 32), 2 * 32**3, 2 * 32**3]
     for way in ("model", "fx"):
         if (captured / way).exists():
-            assert sorted(node["flops"] for node in nodes(captured / way) if "flops" in node) == expected
+            assert (
+                sorted(node["flops"] for node in nodes(captured / way) if "flops" in node)
+                == expected
+            )
     assert (captured / "model").exists()
 
 

@@ -63,7 +63,12 @@ def test_ranks_agree(trained):
 
 
 def test_every_graph_and_rank_has_a_report(trained, folder):
-    named = {f"{name}.html" for rank in trained for kind in KINDS for name, *_ in rank[kind]["ordered"]["ran"]}
+    named = {
+        f"{name}.html"
+        for rank in trained
+        for kind in KINDS
+        for name, *_ in rank[kind]["ordered"]["ran"]
+    }
     assert {path.name for path in (folder / "reports").iterdir()} == named and len(named) == 8
     assert all("<html" in (folder / "reports" / name).read_text() for name in named)
 
@@ -78,7 +83,11 @@ def test_settings_are_restored(trained):
 
 def test_a_second_run_hits_the_cache_and_has_our_order(trained, again):
     for first, second in zip(trained, again):
-        assert second["same"]["hits"] == 2 and second["same"]["misses"] == 0 and second["same"]["ran"] == []
+        assert (
+            second["same"]["hits"] == 2
+            and second["same"]["misses"] == 0
+            and second["same"]["ran"] == []
+        )
         assert second["same"]["sequences"] == first["fsdp"]["ordered"]["sequences"]
         assert second["same"]["losses"] == first["fsdp"]["ordered"]["losses"]
 
@@ -93,13 +102,21 @@ def test_captured_graphs_are_scheduled_alike_by_the_command(again, folder, tmp_p
         assert len(rank["captured"]["ran"]) == 2
         for name, _, _, order in rank["captured"]["ran"]:
             out = tmp_path / f"{name}.json"
-            kept = ["--collective-order=kept"] if rank["captured"]["collective_orders"][name] == "kept" else []
-            run("schedule", folder / "captured" / f"{name}.json", *kept, "--effort=quick", "-o", out)
+            kept = (
+                ["--collective-order=kept"]
+                if rank["captured"]["collective_orders"][name] == "kept"
+                else []
+            )
+            run(
+                "schedule", folder / "captured" / f"{name}.json", *kept, "--effort=quick", "-o", out
+            )
             assert json.loads(out.read_text())["order"] == order
 
 
 def test_captured_graphs_say_what_runs(again, folder):
-    graph = json.loads((folder / "captured" / f"{again[0]['captured']['ran'][0][0]}.json").read_text())
+    graph = json.loads(
+        (folder / "captured" / f"{again[0]['captured']['ran'][0][0]}.json").read_text()
+    )
     kinds = [node["kind"] for node in graph["nodes"]]
     # Each half of a layer gathers and scatters.
     assert kinds.count("collective") == kinds.count("wait") == 4
@@ -110,13 +127,17 @@ def test_captured_graphs_say_what_runs(again, folder):
     assert sorted(products) == sorted(2 * 64 * 64 * out for out in (96, 32, 128, 128))
     issued = [node["collective"] for node in graph["nodes"] if node["kind"] == "collective"]
     assert all(collective["bytes"] == 64 * 64 * 4 for collective in issued)
-    assert all("models.py:" in node["source"] for node in graph["nodes"] if node["kind"] != "compute")
+    assert all(
+        "models.py:" in node["source"] for node in graph["nodes"] if node["kind"] != "compute"
+    )
 
 
 def test_ranks_that_differ_are_told_on_every_rank(differ):
     for rank in differ:
         assert all(failure is None for _, _, failure, _ in rank["agreed"]["ran"])
-        assert "ranks 1 have other options or another version of halflap than rank 0" in rank["error"]
+        assert (
+            "ranks 1 have other options or another version of halflap than rank 0" in rank["error"]
+        )
 
 
 def test_where_a_pass_fails_torchs_order_is_kept_and_said(trained, differ):

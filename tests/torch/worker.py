@@ -43,7 +43,10 @@ def trained(kind, *, compiled, steps=3):
         "sequences": sequences(),
         "hits": counters["inductor"]["fxgraph_cache_hit"],
         "misses": counters["inductor"]["fxgraph_cache_miss"],
-        "ran": [[one.name, one.collectives, one.failure, one.schedule and one.schedule.order] for one in ran],
+        "ran": [
+            [one.name, one.collectives, one.failure, one.schedule and one.schedule.order]
+            for one in ran
+        ],
         "collective_orders": {one.name: one.collective_order for one in ran},
     }
 
@@ -80,7 +83,9 @@ def settings():
 
     partitions = config.triton.reorder_for_reducing_graph_partitions
     own = config.aten_distributed_optimizations
-    overlap = [getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")]
+    overlap = [
+        getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")
+    ]
     passes = config.reorder_for_compute_comm_overlap_passes
     return [config.reorder_for_compute_comm_overlap, list(map(str, passes)), overlap, partitions]
 
@@ -111,7 +116,10 @@ def differ():
         result["mended"] = trained("tensor_parallel", compiled=True)
     with halflap.torch.enable(collective_order="free"), broken(MemoryError("broken everywhere")):
         result["free"] = refused()
-    with halflap.torch.enable(check_ranks=True), broken(MemoryError("broken here")) if RANK == 1 else nullcontext():
+    with (
+        halflap.torch.enable(check_ranks=True),
+        broken(MemoryError("broken here")) if RANK == 1 else nullcontext(),
+    ):
         result["alone"] = refused()
     return result
 
@@ -144,7 +152,10 @@ def broken(problem):
 def failing():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with halflap.torch.enable(memory_budget="1.7x"), broken(halflap.InternalError("broken on purpose")):
+        with (
+            halflap.torch.enable(memory_budget="1.7x"),
+            broken(halflap.InternalError("broken on purpose")),
+        ):
             result = trained("tensor_parallel", compiled=True)
     result["warnings"] = [str(one.message) for one in told if "halflap" in str(one.message)]
     return result
@@ -194,7 +205,9 @@ def align():
 def task_named(task):
     """A function of this file, or, as `area.function`, one of tasks_AREA.py."""
     area, _, name = task.rpartition(".")
-    return getattr(importlib.import_module(f"tasks_{area}") if area else sys.modules[__name__], name)
+    return getattr(
+        importlib.import_module(f"tasks_{area}") if area else sys.modules[__name__], name
+    )
 
 
 def main(task):

@@ -24,7 +24,9 @@ def needs(graph):
     maker = maker_of(graph)
     real = lambda dep: "data" in dep["kinds"] or "weak" in dep["kinds"]
     return {
-        node["name"]: [maker[dep["buffer"]] for dep in node["deps"] if real(dep) and dep["buffer"] in maker]
+        node["name"]: [
+            maker[dep["buffer"]] for dep in node["deps"] if real(dep) and dep["buffer"] in maker
+        ]
         for node in graph["nodes"]
     }
 
@@ -36,7 +38,10 @@ def simulate(graph, order):
     now, free, times = 0.0, {}, {}
     for name in order:
         node = nodes[name]
-        ready = max([now] + [times[other][1] for other in before[name] if nodes[other]["kind"] == "collective"])
+        ready = max(
+            [now]
+            + [times[other][1] for other in before[name] if nodes[other]["kind"] == "collective"]
+        )
         if node["kind"] != "collective":
             now = ready + node["runtime_ns"]
             times[name] = (ready, now)
@@ -57,7 +62,11 @@ def waits(graph):
     for node in graph["nodes"]:
         if node["kind"] == "wait":
             made_by = {maker.get(dep["buffer"]) for dep in node["deps"] if "data" in dep["kinds"]}
-            pairs |= {(other, node["name"]) for other in made_by if other and nodes[other]["kind"] == "collective"}
+            pairs |= {
+                (other, node["name"])
+                for other in made_by
+                if other and nodes[other]["kind"] == "collective"
+            }
     return pairs
 
 

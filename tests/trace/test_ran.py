@@ -15,7 +15,17 @@ def ran(tmp_path_factory):
     """A run's trace in both forms, and what the plan has."""
     folder = tmp_path_factory.mktemp("ran")
     for name in ["t.pftrace", "t.json"]:
-        run("run", MODULE, "--input-order", "--steps", 2, "--emulate-link", "1GB/s,100us", "--trace", folder / name)
+        run(
+            "run",
+            MODULE,
+            "--input-order",
+            "--steps",
+            2,
+            "--emulate-link",
+            "1GB/s,100us",
+            "--trace",
+            folder / name,
+        )
     plan = PLANNED.findall(run("plan", MODULE, "--input-order"))
     return Decoded(folder / "t.pftrace"), read_json(folder / "t.json")["traceEvents"], plan
 
@@ -27,18 +37,30 @@ def test_every_rank_has_what_the_plan_has(ran):
     assert {found.process for found in trace.slices} == {f"rank {rank}" for rank in range(8)}
     for rank in range(8):
         own = [found for found in trace.slices if found.process == f"rank {rank}"]
-        beside = sorted((found for found in own if found.track != "compute"), key=lambda found: found.start)
+        beside = sorted(
+            (found for found in own if found.track != "compute"), key=lambda found: found.start
+        )
         assert sorted(found.name for found in beside) == sorted(starts)
         # Compute runs in the plan's sequence; waits stand between kernels.
-        compute = sorted((found for found in own if found.track == "compute"), key=lambda found: found.start)
+        compute = sorted(
+            (found for found in own if found.track == "compute"), key=lambda found: found.start
+        )
         assert [found.name for found in compute if not found.name.startswith("for ")] == kernels
-        assert all(found.end - found.start >= 100_000 for found in beside), "a collective takes the link's latency"
+        assert all(found.end - found.start >= 100_000 for found in beside), (
+            "a collective takes the link's latency"
+        )
 
 
 def test_a_wait_ends_after_its_collective(ran):
     trace, _, _ = ran
-    ends = {(found.process, found.name): found.end for found in trace.slices if found.track != "compute"}
-    waits = [found for found in trace.slices if found.track == "compute" and found.name.startswith("for ")]
+    ends = {
+        (found.process, found.name): found.end for found in trace.slices if found.track != "compute"
+    }
+    waits = [
+        found
+        for found in trace.slices
+        if found.track == "compute" and found.name.startswith("for ")
+    ]
     assert waits
     for found in waits:
         assert found.end >= ends[found.process, found.name.removeprefix("for ")]

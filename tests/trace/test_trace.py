@@ -50,13 +50,26 @@ class Decoded:
         elif event.type == perfetto.TrackEvent.TYPE_SLICE_END:
             begin = is_open.pop()
             of = begin.track_event
-            notes = {note.name: note.string_value or note.uint_value for note in of.debug_annotations}
+            notes = {
+                note.name: note.string_value or note.uint_value for note in of.debug_annotations
+            }
             self.slices.append(
-                Slice(self.process(event.track_uuid), self.tracks[event.track_uuid].name, of.name, begin.timestamp,
-                      packet.timestamp, set(of.flow_ids), set(of.terminating_flow_ids), notes))
+                Slice(
+                    self.process(event.track_uuid),
+                    self.tracks[event.track_uuid].name,
+                    of.name,
+                    begin.timestamp,
+                    packet.timestamp,
+                    set(of.flow_ids),
+                    set(of.terminating_flow_ids),
+                    notes,
+                )
+            )
         else:
             assert event.type == perfetto.TrackEvent.TYPE_COUNTER
-            self.counters[self.process(event.track_uuid)].append((packet.timestamp, event.counter_value))
+            self.counters[self.process(event.track_uuid)].append(
+                (packet.timestamp, event.counter_value)
+            )
 
     def process(self, uuid):
         parent = self.tracks[self.tracks[uuid].parent_uuid]
@@ -64,7 +77,9 @@ class Decoded:
         return parent.process.process_name
 
     def of(self, process):
-        return [of for of in self.slices if of.process == process and of.track != "compute stands still"]
+        return [
+            of for of in self.slices if of.process == process and of.track != "compute stands still"
+        ]
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
@@ -73,7 +88,10 @@ def scheduled(request, tmp_path_factory):
     paths = [folder / "trace.pftrace", folder / "order.json"]
     run("schedule", corpus(request.param), "--effort", "quick", "--trace", paths[0], "-o", paths[1])
     graph = read_json(corpus(request.param))
-    orders = {"before": [node["name"] for node in graph["nodes"]], "after": read_json(paths[1])["order"]}
+    orders = {
+        "before": [node["name"] for node in graph["nodes"]],
+        "after": read_json(paths[1])["order"],
+    }
     return graph, orders, Decoded(paths[0])
 
 
@@ -94,11 +112,16 @@ def test_each_stream_has_a_track_of_its_own(scheduled, process):
     stream = model.streams(graph)
     kinds = {node["name"]: node for node in graph["nodes"]}
     expected = collections.Counter(
-        stream[kinds[of.name]["collective"]["group"]] if kinds[of.name]["kind"] == "collective" else "compute"
-        for of in trace.of(process))
+        stream[kinds[of.name]["collective"]["group"]]
+        if kinds[of.name]["kind"] == "collective"
+        else "compute"
+        for of in trace.of(process)
+    )
     found = collections.Counter(of.track for of in trace.of(process))
     assert sorted(found.values()) == sorted(expected.values())
-    assert "compute" in found and all(name == "compute" or name.startswith("stream ") for name in found)
+    assert "compute" in found and all(
+        name == "compute" or name.startswith("stream ") for name in found
+    )
 
 
 @pytest.mark.parametrize("process", ["before", "after"])
@@ -112,7 +135,10 @@ def test_arrows_lead_from_every_collective_to_its_waits(scheduled, process):
 
 def test_arrows_of_two_orders_are_not_mixed_up(scheduled):
     _, _, trace = scheduled
-    flows = {process: {flow for of in trace.of(process) for flow in of.leads_to} for process in ("before", "after")}
+    flows = {
+        process: {flow for of in trace.of(process) for flow in of.leads_to}
+        for process in ("before", "after")
+    }
     assert flows["before"] and not flows["before"] & flows["after"]
 
 
@@ -131,13 +157,19 @@ def test_time_that_compute_stands_still_is_what_nothing_fills(scheduled, process
     kinds = {node["name"]: node["kind"] for node in graph["nodes"]}
     step = max(end for _, end in times.values())
     busy = sum(end - start for name, (start, end) in times.items() if kinds[name] != "collective")
-    stalls = [of for of in trace.slices if of.process == process and of.track == "compute stands still"]
-    assert sum(of.end - of.start for of in stalls) == pytest.approx(step - busy, abs=len(stalls) + 1)
+    stalls = [
+        of for of in trace.slices if of.process == process and of.track == "compute stands still"
+    ]
+    assert sum(of.end - of.start for of in stalls) == pytest.approx(
+        step - busy, abs=len(stalls) + 1
+    )
 
 
 def test_notes_say_what_a_collective_is(scheduled):
     graph, _, trace = scheduled
-    collectives = {node["name"]: node["collective"] for node in graph["nodes"] if node["kind"] == "collective"}
+    collectives = {
+        node["name"]: node["collective"] for node in graph["nodes"] if node["kind"] == "collective"
+    }
     for of in trace.of("after"):
         if of.name in collectives:
             assert of.notes["operation"] == collectives[of.name]["op"]
@@ -150,29 +182,52 @@ def test_json_is_of_the_trace_event_format(tmp_path):
     for path in (binary, text):
         run("simulate", corpus("moe_ep_6"), "--trace", path)
     events = json.loads(text.read_text())["traceEvents"]
-    required = {"M": {"args"}, "X": {"ts", "dur", "cat"}, "s": {"ts", "id", "cat"}, "f": {"ts", "id", "cat", "bp"},
-                "C": {"ts", "args"}}
+    required = {
+        "M": {"args"},
+        "X": {"ts", "dur", "cat"},
+        "s": {"ts", "id", "cat"},
+        "f": {"ts", "id", "cat", "bp"},
+        "C": {"ts", "args"},
+    }
     for event in events:
         assert {"ph", "name", "pid", "tid"} | required[event["ph"]] <= set(event), event
     trace = Decoded(binary)
     phase = lambda ph: [event for event in events if event["ph"] == ph]
-    assert sorted((e["name"], round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in phase("X")) == sorted(
-        (of.name, of.start, of.end) for of in trace.slices)
-    assert {e["id"] for e in phase("s")} == {e["id"] for e in phase("f")} == {f for of in trace.slices for f in of.leads_to}
-    assert [(round(e["ts"] * 1e3), e["args"]["bytes"]) for e in phase("C")] == trace.counters["input order"]
-    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in phase("M") if e["name"] == "thread_name"}
+    assert sorted(
+        (e["name"], round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in phase("X")
+    ) == sorted((of.name, of.start, of.end) for of in trace.slices)
+    assert (
+        {e["id"] for e in phase("s")}
+        == {e["id"] for e in phase("f")}
+        == {f for of in trace.slices for f in of.leads_to}
+    )
+    assert [(round(e["ts"] * 1e3), e["args"]["bytes"]) for e in phase("C")] == trace.counters[
+        "input order"
+    ]
+    names = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in phase("M") if e["name"] == "thread_name"
+    }
     assert set(names.values()) == {of.track for of in trace.slices}
     by_track = collections.defaultdict(list)
     for event in phase("X"):
         by_track[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for slices in by_track.values():
         slices.sort()
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in zip(slices, slices[1:])), "slices do not overlap"
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in zip(slices, slices[1:])), (
+            "slices do not overlap"
+        )
 
 
 def test_hostile_names_give_a_valid_trace(tmp_path):
     graph = read_json(corpus("ddp_mlp_4"))
-    hostile = ["</script><b>", 'q"u\'o\\te', "line\nbreak\r\t", "\u0000\u001b[31m\u0007", "\u202eright to left", "x" * 10_000_000]
+    hostile = [
+        "</script><b>",
+        'q"u\'o\\te',
+        "line\nbreak\r\t",
+        "\u0000\u001b[31m\u0007",
+        "\u202eright to left",
+        "x" * 10_000_000,
+    ]
     renamed = {node["name"]: hostile[i] for i, node in enumerate(graph["nodes"][: len(hostile)])}
     for node in graph["nodes"]:
         node["name"] = renamed.get(node["name"], node["name"])

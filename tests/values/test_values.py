@@ -8,8 +8,18 @@ import pytest
 from command import run
 
 TYPES = {
-    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "s32": np.int32,
-    "s64": np.int64, "u8": np.uint8, "u16": np.uint16, "u64": np.uint64, "pred": np.bool_, "c64": np.complex64,
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "s8": np.int8,
+    "s32": np.int32,
+    "s64": np.int64,
+    "u8": np.uint8,
+    "u16": np.uint16,
+    "u64": np.uint64,
+    "pred": np.bool_,
+    "c64": np.complex64,
     "c128": np.complex128,
 }
 
@@ -25,7 +35,11 @@ def saved(folder, **wanted):
     rank = folder / "values" / f"rank_{wanted.pop('rank', 0)}"
     index = json.loads((rank / "index.json").read_text())
     assert index["format"] == "halflap.values/1"
-    found = [entry for entry in index["entries"] if all(entry[key] == value for key, value in wanted.items())]
+    found = [
+        entry
+        for entry in index["entries"]
+        if all(entry[key] == value for key, value in wanted.items())
+    ]
     assert len(found) == 1, (wanted, found)
     return np.load(rank / found[0]["file"]), found[0]
 
@@ -61,7 +75,10 @@ def test_statistics_are_numpy_s(tmp_path, monkeypatch):
     (tmp_path / "m.txt").write_text(
         "HloModule m, num_partitions=2\nENTRY e {\n p = f32[7,9] parameter(0)\n ROOT n = f32[7,9] exponential(p)\n}\n"
     )
-    arrays = {f"in_000_r{rank}": np.random.default_rng(rank).standard_normal((7, 9), np.float32) for rank in range(2)}
+    arrays = {
+        f"in_000_r{rank}": np.random.default_rng(rank).standard_normal((7, 9), np.float32)
+        for rank in range(2)
+    }
     arrays["in_000_r1"][3, 4] = 1e9
     np.savez(tmp_path / "in.npz", **arrays)
     run("run", "m.txt", "--inputs", "in.npz", "--debug-values", "1")

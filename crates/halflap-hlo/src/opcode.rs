@@ -31,36 +31,39 @@ macro_rules! opcodes {
 opcodes! {
     "parameter" Parameter  "copy" Copy  "multiply" Multiply  "fusion" Fusion  "bitcast" Bitcast
     "broadcast" Broadcast  "add" Add  "get-tuple-element" GetTupleElement  "constant" Constant
-    "transpose" Transpose  "slice" Slice  "reshape" Reshape  "dot" Dot  "reduce" Reduce  "convert" Convert
-    "subtract" Subtract  "divide" Divide  "all-gather" AllGather  "pad" Pad  "dynamic-slice" DynamicSlice
-    "all-to-all" AllToAll  "iota" Iota  "select" Select  "all-reduce" AllReduce  "rsqrt" Rsqrt
-    "maximum" Maximum  "compare" Compare  "reduce-scatter" ReduceScatter  "concatenate" Concatenate
-    "negate" Negate  "tuple" Tuple  "copy-start" CopyStart  "copy-done" CopyDone  "exponential" Exponential
-    "tanh" Tanh  "custom-call" CustomCall  "collective-permute-start" CollectivePermuteStart
-    "collective-permute-done" CollectivePermuteDone  "clamp" Clamp  "and" And  "convolution" Convolution
-    "dynamic-update-slice" DynamicUpdateSlice  "partition-id" PartitionId  "while" While  "log" Log
-    "reduce-window" ReduceWindow  "call" Call  "gather" Gather  "or" Or  "shift-left" ShiftLeft
-    "shift-right-logical" ShiftRightLogical  "collective-permute" CollectivePermute  "scatter" Scatter
-    "sort" Sort  "abs" Abs  "acos" Acos  "acosh" Acosh  "add-dependency" AddDependency  "after-all" AfterAll
+    "transpose" Transpose  "slice" Slice  "reshape" Reshape  "dot" Dot  "reduce" Reduce
+    "convert" Convert  "subtract" Subtract  "divide" Divide  "all-gather" AllGather  "pad" Pad
+    "dynamic-slice" DynamicSlice  "all-to-all" AllToAll  "iota" Iota  "select" Select
+    "all-reduce" AllReduce  "rsqrt" Rsqrt  "maximum" Maximum  "compare" Compare
+    "reduce-scatter" ReduceScatter  "concatenate" Concatenate  "negate" Negate  "tuple" Tuple
+    "copy-start" CopyStart  "copy-done" CopyDone  "exponential" Exponential  "tanh" Tanh
+    "custom-call" CustomCall  "collective-permute-start" CollectivePermuteStart
+    "collective-permute-done" CollectivePermuteDone  "clamp" Clamp  "and" And
+    "convolution" Convolution  "dynamic-update-slice" DynamicUpdateSlice  "partition-id" PartitionId
+    "while" While  "log" Log  "reduce-window" ReduceWindow  "call" Call  "gather" Gather  "or" Or
+    "shift-left" ShiftLeft  "shift-right-logical" ShiftRightLogical
+    "collective-permute" CollectivePermute  "scatter" Scatter  "sort" Sort  "abs" Abs  "acos" Acos
+    "acosh" Acosh  "add-dependency" AddDependency  "after-all" AfterAll
     "all-gather-start" AllGatherStart  "all-gather-done" AllGatherDone
-    "all-reduce-start" AllReduceStart  "all-reduce-done" AllReduceDone
-    "asin" Asin  "asinh" Asinh  "async-start" AsyncStart  "async-update" AsyncUpdate  "async-done" AsyncDone
-    "atan2" Atan2  "atanh" Atanh  "batch-norm-grad" BatchNormGrad  "batch-norm-inference" BatchNormInference
-    "batch-norm-training" BatchNormTraining  "bitcast-convert" BitcastConvert  "cbrt" Cbrt  "ceil" Ceil
-    "cholesky" Cholesky  "collective-broadcast" CollectiveBroadcast  "complex" Complex
-    "conditional" Conditional  "cosh" Cosh  "cosine" Cosine  "count-leading-zeros" Clz  "domain" Domain
-    "dynamic-reshape" DynamicReshape  "erf" Erf  "exponential-minus-one" Expm1  "fft" Fft  "floor" Floor
-    "get-dimension-size" GetDimensionSize  "imag" Imag  "infeed" Infeed  "is-finite" IsFinite
-    "log-plus-one" Log1p  "logistic" Logistic  "map" Map  "minimum" Minimum  "not" Not
-    "opt-barrier" OptimizationBarrier  "optimization-barrier" OptBarrierLong  "outfeed" Outfeed
-    "popcnt" PopulationCount  "power" Power  "ragged-all-to-all" RaggedAllToAll  "ragged-dot" RaggedDot
-    "scaled-dot" ScaledDot  "real" Real  "recv" Recv  "recv-done" RecvDone  "reduce-precision" ReducePrecision
-    "remainder" Remainder  "replica-id" ReplicaId  "reverse" Reverse  "rng" Rng
-    "rng-bit-generator" RngBitGenerator  "rng-get-and-update-state" RngGetAndUpdateState
-    "round-nearest-afz" RoundNearestAfz  "round-nearest-even" RoundNearestEven  "scan" Scan
-    "select-and-scatter" SelectAndScatter  "send" Send  "send-done" SendDone
-    "set-dimension-size" SetDimensionSize  "shift-right-arithmetic" ShiftRightArithmetic  "sign" Sign
-    "sine" Sine  "sinh" Sinh  "sqrt" Sqrt  "stochastic-convert" StochasticConvert  "tan" Tan  "topk" TopK
+    "all-reduce-start" AllReduceStart  "all-reduce-done" AllReduceDone  "asin" Asin  "asinh" Asinh
+    "async-start" AsyncStart  "async-update" AsyncUpdate  "async-done" AsyncDone  "atan2" Atan2
+    "atanh" Atanh  "batch-norm-grad" BatchNormGrad  "batch-norm-inference" BatchNormInference
+    "batch-norm-training" BatchNormTraining  "bitcast-convert" BitcastConvert  "cbrt" Cbrt
+    "ceil" Ceil  "cholesky" Cholesky  "collective-broadcast" CollectiveBroadcast  "complex" Complex
+    "conditional" Conditional  "cosh" Cosh  "cosine" Cosine  "count-leading-zeros" Clz
+    "domain" Domain  "dynamic-reshape" DynamicReshape  "erf" Erf  "exponential-minus-one" Expm1
+    "fft" Fft  "floor" Floor  "get-dimension-size" GetDimensionSize  "imag" Imag  "infeed" Infeed
+    "is-finite" IsFinite  "log-plus-one" Log1p  "logistic" Logistic  "map" Map  "minimum" Minimum
+    "not" Not  "opt-barrier" OptimizationBarrier  "optimization-barrier" OptBarrierLong
+    "outfeed" Outfeed  "popcnt" PopulationCount  "power" Power  "ragged-all-to-all" RaggedAllToAll
+    "ragged-dot" RaggedDot  "scaled-dot" ScaledDot  "real" Real  "recv" Recv  "recv-done" RecvDone
+    "reduce-precision" ReducePrecision  "remainder" Remainder  "replica-id" ReplicaId
+    "reverse" Reverse  "rng" Rng  "rng-bit-generator" RngBitGenerator
+    "rng-get-and-update-state" RngGetAndUpdateState  "round-nearest-afz" RoundNearestAfz
+    "round-nearest-even" RoundNearestEven  "scan" Scan  "select-and-scatter" SelectAndScatter
+    "send" Send  "send-done" SendDone  "set-dimension-size" SetDimensionSize
+    "shift-right-arithmetic" ShiftRightArithmetic  "sign" Sign  "sine" Sine  "sinh" Sinh
+    "sqrt" Sqrt  "stochastic-convert" StochasticConvert  "tan" Tan  "topk" TopK
     "triangular-solve" TriangularSolve  "xor" Xor
 }
 

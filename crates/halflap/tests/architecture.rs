@@ -1,5 +1,6 @@
 //! What the sources must keep to. The graph of modules in every crate has no cycle and no edge that
-//! ARCHITECTURE.md forbids; a type's name is defined once; no parameters hide in a tuple.
+//! ARCHITECTURE.md forbids; a type's name is defined once; no parameters hide in a tuple; comments
+//! have 100 columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,12 +78,14 @@ fn crate_dir(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
 }
 
-fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+fn sources(folder: &Path, wanted: &str, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
-            true => sources(&path, into),
-            false if path.extension().is_some_and(|extension| extension == "rs") => into.push(path),
+            true => sources(&path, wanted, into),
+            false if path.extension().is_some_and(|extension| extension == wanted) => {
+                into.push(path)
+            }
             false => {}
         }
     }
@@ -124,7 +127,7 @@ fn named(text: &str, is_root: bool) -> BTreeSet<String> {
 fn uses(name: &str) -> Uses {
     let root = crate_dir(name).join("src");
     let mut files = Vec::new();
-    sources(&root, &mut files);
+    sources(&root, "rs", &mut files);
     let modules: BTreeSet<String> = files.iter().map(|path| module_of(&root, path)).collect();
     let mut uses = Uses::new();
     for path in &files {
@@ -175,7 +178,7 @@ fn the_runtime_is_optional() {
     let mut lines = manifest.lines().filter(|line| line.starts_with("halflap-run ="));
     assert!(lines.next().is_some_and(|line| line.contains("optional = true")), "{manifest}");
     let mut files = Vec::new();
-    sources(&root.join("src"), &mut files);
+    sources(&root.join("src"), "rs", &mut files);
     let uses_runtime = |path: &&PathBuf| code(path).contains("halflap_run");
     let (inside, outside): (Vec<&PathBuf>, Vec<&PathBuf>) =
         files.iter().filter(uses_runtime).partition(|path| {
@@ -210,8 +213,8 @@ fn no_module_uses_one_that_it_must_not_know() {
 /// Every source of the workspace: where it is, and what it has without comments and tests.
 fn all_code() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    CRATES.iter().for_each(|(name, _)| sources(&crate_dir(name).join("src"), &mut files));
-    sources(&crate_dir("../bindings/python").join("src"), &mut files);
+    CRATES.iter().for_each(|(name, _)| sources(&crate_dir(name).join("src"), "rs", &mut files));
+    sources(&crate_dir("../bindings/python").join("src"), "rs", &mut files);
     files.sort();
     files.iter().map(|path| (path.display().to_string(), code(path))).collect()
 }
@@ -338,4 +341,31 @@ fn hidden_parameters_are_counted() {
         ["pub(crate) enum Kind<T> {", "pub type A = B;", "    struct Inner;"].map(defined),
         [Some("Kind"), Some("A"), None]
     );
+}
+
+/// Formatters see to the rest.
+#[test]
+fn comments_have_100_columns() {
+    let root = crate_dir("..");
+    let mut found = Vec::new();
+    for folder in ["crates", "bindings", "bench", "examples", "tests"] {
+        for extension in ["rs", "py"] {
+            sources(&root.join(folder), extension, &mut found);
+        }
+    }
+    assert!(found.len() > 300, "{}", found.len());
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        for (line, number) in text.lines().zip(1..) {
+            let is_long = is_comment(line) && line.chars().count() > 100;
+            assert!(!is_long, "{}:{number}: a comment of over 100 columns", path.display());
+        }
+    }
+}
+
+/// Whether a line is a comment of Rust or Python, and not a row of a table.
+fn is_comment(line: &str) -> bool {
+    let line = line.trim_start();
+    let text = line.strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
+    text.or_else(|| line.strip_prefix("# ")).is_some_and(|text| !text.trim_start().starts_with('|'))
 }

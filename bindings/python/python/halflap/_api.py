@@ -13,12 +13,12 @@ from typing import Any, Literal, TypedDict, Union
 
 from . import _halflap
 
-#: What a program can be given as: a `Graph`, a ``halflap.graph/1`` dictionary, text (JSON or HLO), or the
-#: path of a file.
+#: What a program can be given as: a `Graph`, a ``halflap.graph/1`` dictionary, text (JSON or HLO),
+#: or the path of a file.
 GraphLike = Union["Graph", Mapping[str, Any], str, bytes, "os.PathLike[str]"]
 
-#: What an order can be given as: names of nodes, a result of `schedule`, its dictionary, or the path of a
-#: file.
+#: What an order can be given as: names of nodes, a result of `schedule`, its dictionary, or the
+#: path of a file.
 Order = Union[Sequence[str], Mapping[str, Any], "Schedule", "os.PathLike[str]"]
 
 CollectiveOrder = Literal["free", "kept"]
@@ -94,7 +94,11 @@ class Graph:
 
 
 def _is_text(source: str) -> bool:
-    return source.lstrip()[:1] in ("{", "[", "#") or "\n" in source or source.lstrip().startswith("HloModule")
+    return (
+        source.lstrip()[:1] in ("{", "[", "#")
+        or "\n" in source
+        or source.lstrip().startswith("HloModule")
+    )
 
 
 class Report:
@@ -150,7 +154,11 @@ class _Result:
         return self._head + self._held.text()
 
     def _shown(self) -> dict[str, Any]:
-        return {name: self._fields[name] for name in ("step_time", "peak_memory") if name in self._fields}
+        return {
+            name: self._fields[name]
+            for name in ("step_time", "peak_memory")
+            if name in self._fields
+        }
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value}" for name, value in self._shown().items())
@@ -361,7 +369,10 @@ def ask(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _find(
-    function: Callable[..., _halflap.Held], graph: GraphLike, options: Mapping[str, Any], *order: Order | None
+    function: Callable[..., _halflap.Held],
+    graph: GraphLike,
+    options: Mapping[str, Any],
+    *order: Order | None,
 ) -> _halflap.Held:
     """Asks about a program, and if that is part of the question about an order of it."""
     return ask(function, program_input(graph), *map(order_input, order), given_options(options))
@@ -424,7 +435,9 @@ def emit_hlo(module: GraphLike, **options: Any) -> str:
 
 def emit_graph(graph: GraphLike, **options: Any) -> Graph:
     """A captured graph again, changed by ``rewrite``; takes what `schedule` takes."""
-    return Graph(json.loads(_find(_halflap.schedule, graph, {**options, "emit": "graph"}).program()))
+    return Graph(
+        json.loads(_find(_halflap.schedule, graph, {**options, "emit": "graph"}).program())
+    )
 
 
 def simulate(

@@ -31,7 +31,8 @@ from . import _halflap
 from ._api import Graph, Order, ask, given_options, order_input, program_input
 from ._halflap import BadInput
 
-#: Partitioned and not yet optimised, which is what halflap schedules and runs best; or as XLA compiles it.
+#: Partitioned and not yet optimised, which is what halflap schedules and runs best; or as XLA
+#: compiles it.
 Stage = Literal["partitioned", "optimized"]
 
 #: The files that XLA dumps a stage to.
@@ -56,13 +57,15 @@ def lower(
         function = jax.jit(function)
     lowered = function.lower(*arguments, **keywords)
     with tempfile.TemporaryDirectory(prefix="halflap-") as folder:
-        compiled = lowered.compile({
-            "xla_dump_to": folder,
-            "xla_dump_hlo_as_text": True,
-            "xla_dump_hlo_pass_re": "spmd-partitioning",
-            # Without their values constants cannot be run.
-            "xla_dump_large_constants": True,
-        })
+        compiled = lowered.compile(
+            {
+                "xla_dump_to": folder,
+                "xla_dump_hlo_as_text": True,
+                "xla_dump_hlo_pass_re": "spmd-partitioning",
+                # Without their values constants cannot be run.
+                "xla_dump_large_constants": True,
+            }
+        )
         text = _dumped(folder, stage)
     return Module(text, compiled)
 
@@ -107,7 +110,11 @@ class Module(Graph):
         return f"Module({self.text.split(',', 1)[0].split()[-1]}, {self.ranks} ranks)"
 
     def run(
-        self, *arguments: Any, options: Mapping[str, Any] | None = None, order: Order | None = None, **keywords: Any
+        self,
+        *arguments: Any,
+        options: Mapping[str, Any] | None = None,
+        order: Order | None = None,
+        **keywords: Any,
     ) -> Run:
         """Computes it on all ranks, as threads of this process.
 
@@ -117,7 +124,9 @@ class Module(Graph):
         "timeout": "10s"}``.
         """
         if any(map(_is_key, jax.tree.leaves(self.compiled.out_info))):
-            raise BadInput("the function gives a random key: have it give jax.random.key_data of it")
+            raise BadInput(
+                "the function gives a random key: have it give jax.random.key_data of it"
+            )
         inputs = "<inputs>", self._archive((arguments, keywords))
         given = program_input(self), order_input(order), inputs, given_options(options or {})
         ran = ask(_halflap.run, *given)
@@ -131,7 +140,11 @@ class Module(Graph):
         if tree != self.compiled.in_tree:
             takes = f"the function takes {self.compiled.in_tree}, and was given {tree}"
             raise BadInput(f"{takes}; arguments that are static are left out")
-        used = [(value, sharding) for value, sharding in zip(values, self._inputs) if sharding is not None]
+        used = [
+            (value, sharding)
+            for value, sharding in zip(values, self._inputs)
+            if sharding is not None
+        ]
         arrays = {}
         for number, (value, sharding) in enumerate(used):
             whole = np.asarray(jax.random.key_data(value) if _is_key(value) else value)
@@ -141,7 +154,9 @@ class Module(Graph):
         np.savez(archive, **arrays)
         return archive.getvalue()
 
-    def _parts(self, sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> list[tuple[slice, ...]]:
+    def _parts(
+        self, sharding: jax.sharding.Sharding, shape: tuple[int, ...]
+    ) -> list[tuple[slice, ...]]:
         """Which part of an array each rank holds."""
         held = sharding.devices_indices_map(shape)
         return [held[device] for device in self._devices]
@@ -150,7 +165,10 @@ class Module(Graph):
         outputs = jax.tree.leaves(self.compiled.out_info)
         arrays = [archive[f"out_{number:03}_r{rank}"] for number in range(len(outputs))]
         # numpy has no bf16 of its own: it comes as two bytes.
-        return [array.view(output.dtype) if array.dtype.kind == "V" else array for array, output in zip(arrays, outputs)]
+        return [
+            array.view(output.dtype) if array.dtype.kind == "V" else array
+            for array, output in zip(arrays, outputs)
+        ]
 
 
 def _is_key(value: Any) -> bool:

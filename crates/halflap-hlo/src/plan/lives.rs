@@ -30,7 +30,10 @@ impl Plan {
     /// Injects a fault: memory is freed just before its last use, or only at the end. Returns
     /// whether the plan allows that.
     pub fn misplace_free(&mut self, slot: SlotId, is_early: bool) -> bool {
-        let is_free = |item: &PlacedItem| matches!(item, PlacedItem::Step(_, PlanStep::Free(other)) if *other == slot);
+        let is_free = |item: &PlacedItem| match item {
+            PlacedItem::Step(_, PlanStep::Free(other)) => *other == slot,
+            _ => false,
+        };
         let mut items = self.take_items();
         let Some(from) = items.iter().position(is_free) else {
             self.put_items(items);

@@ -48,7 +48,11 @@ macro_rules! loops {
         /// # Safety
         /// See [`BlockFn`].
         $(#[$feature])*
-        unsafe fn $one<A: Copy, R, F: Fn(A) -> R + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
+        unsafe fn $one<A: Copy, R, F: Fn(A) -> R + Copy>(
+            ins: &[*const u8; 3],
+            out: *mut u8,
+            len: usize,
+        ) {
             let f = conjure::<F>();
             // SAFETY: the caller promises blocks of these types and this length that do not
             // overlap.
@@ -61,10 +65,16 @@ macro_rules! loops {
         /// # Safety
         /// See [`BlockFn`].
         $(#[$feature])*
-        unsafe fn $two<A: Copy, R, F: Fn(A, A) -> R + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
+        unsafe fn $two<A: Copy, R, F: Fn(A, A) -> R + Copy>(
+            ins: &[*const u8; 3],
+            out: *mut u8,
+            len: usize,
+        ) {
             let f = conjure::<F>();
             // SAFETY: as above.
-            let (a, b, out) = unsafe { (block::<A>(ins[0], len), block::<A>(ins[1], len), block_mut::<R>(out, len)) };
+            let (a, b) = unsafe { (block::<A>(ins[0], len), block::<A>(ins[1], len)) };
+            // SAFETY: as above.
+            let out = unsafe { block_mut::<R>(out, len) };
             for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
                 *out = f(a, b);
             }
@@ -73,7 +83,11 @@ macro_rules! loops {
         /// # Safety
         /// See [`BlockFn`].
         $(#[$feature])*
-        unsafe fn $three<A: Copy, B: Copy, F: Fn(A, B, B) -> B + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
+        unsafe fn $three<A: Copy, B: Copy, F: Fn(A, B, B) -> B + Copy>(
+            ins: &[*const u8; 3],
+            out: *mut u8,
+            len: usize,
+        ) {
             let f = conjure::<F>();
             // SAFETY: as above.
             let (a, b) = unsafe { (block::<A>(ins[0], len), block::<B>(ins[1], len)) };
@@ -596,7 +610,10 @@ macro_rules! numeric {
             fn imaginary(self) -> f64 {
                 $imaginary(self)
             }
-            numeric!(@to $type, $real, to_i8 i8, to_i16 i16, to_i32 i32, to_i64 i64, to_u8 u8, to_u16 u16, to_u32 u32, to_u64 u64, to_f32 f32, to_f64 f64);
+            numeric!(@to $type, $real,
+                to_i8 i8, to_i16 i16, to_i32 i32, to_i64 i64,
+                to_u8 u8, to_u16 u16, to_u32 u32, to_u64 u64,
+                to_f32 f32, to_f64 f64);
         }
     )*};
     (@to $from:ty, $real:expr, $($name:ident $type:ident),*) => {$(

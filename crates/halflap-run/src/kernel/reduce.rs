@@ -430,11 +430,17 @@ macro_rules! loops {
         /// # Safety
         /// `row` must hold `len` elements of the type, `into` one.
         $(#[$feature])*
-        unsafe fn $row<T: Copy, F: Fn(T, T) -> T + Copy>(row: *const u8, into: *mut u8, len: usize) {
+        unsafe fn $row<T: Copy, F: Fn(T, T) -> T + Copy>(
+            row: *const u8,
+            into: *mut u8,
+            len: usize,
+        ) {
             const LANES: usize = 32;
             let f = conjure::<F>();
             // SAFETY: the caller's promise.
-            let (row, into) = unsafe { (std::slice::from_raw_parts(row.cast::<T>(), len), &mut *into.cast::<T>()) };
+            let row = unsafe { std::slice::from_raw_parts(row.cast::<T>(), len) };
+            // SAFETY: the caller's promise.
+            let into = unsafe { &mut *into.cast::<T>() };
             let (chunks, rest) = row.as_chunks::<LANES>();
             if let Some((first, chunks)) = chunks.split_first() {
                 // Lanes in a fixed number: the sequence of additions is the same on every machine.
@@ -455,7 +461,11 @@ macro_rules! loops {
         /// # Safety
         /// Both must hold `len` elements of the type and must not overlap.
         $(#[$feature])*
-        unsafe fn $fold<T: Copy, F: Fn(T, T) -> T + Copy>(row: *const u8, into: *mut u8, len: usize) {
+        unsafe fn $fold<T: Copy, F: Fn(T, T) -> T + Copy>(
+            row: *const u8,
+            into: *mut u8,
+            len: usize,
+        ) {
             let f = conjure::<F>();
             // SAFETY: the caller's promise.
             let row = unsafe { std::slice::from_raw_parts(row.cast::<T>(), len) };

@@ -48,7 +48,9 @@ macro_rules! whole {
                 match other < 0 {
                     // An integer's reciprocal is an integer only for 1 and -1.
                     true if self == 1 => 1,
-                    true if self == (0 as $type).wrapping_sub(1) => if other & 1 == 0 { 1 } else { self },
+                    true if self == (0 as $type).wrapping_sub(1) => {
+                        if other & 1 == 0 { 1 } else { self }
+                    }
                     true => 0,
                     false => self.wrapping_pow(other as u32),
                 }
@@ -102,12 +104,14 @@ macro_rules! whole {
             }
             #[inline(always)]
             fn shl(self, other: $type) -> $type {
-                if (other as $unsigned) < $type::BITS as $unsigned { self << (other & ($type::BITS - 1) as $type) } else { 0 }
+                let by = other & ($type::BITS - 1) as $type;
+                if (other as $unsigned) < $type::BITS as $unsigned { self << by } else { 0 }
             }
             #[inline(always)]
             fn shr_logical(self, other: $type) -> $type {
                 let by = (other & ($type::BITS - 1) as $type) as $unsigned;
-                if (other as $unsigned) < $type::BITS as $unsigned { ((self as $unsigned) >> by) as $type } else { 0 }
+                let shifted = ((self as $unsigned) >> by) as $type;
+                if (other as $unsigned) < $type::BITS as $unsigned { shifted } else { 0 }
             }
             #[inline(always)]
             fn shr_arithmetic(self, other: $type) -> $type {

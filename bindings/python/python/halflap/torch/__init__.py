@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 try:
     import torch
 except ImportError as missing:
-    raise ImportError("halflap.torch needs torch 2.10 or newer, and torch is not installed") from missing
+    raise ImportError(
+        "halflap.torch needs torch 2.10 or newer, and torch is not installed"
+    ) from missing
 
 from ._version import UnknownTorch, check_version
 
@@ -291,9 +293,7 @@ def measure(
     _check_steps(steps)
     _check_callable("step", step)
     opaque = read_collectives(collectives)
-    found = _measure.measure(
-        step, steps=steps, collectives=opaque, unbacked=checked_size(unbacked)
-    )
+    found = _measure.measure(step, steps=steps, collectives=opaque, unbacked=checked_size(unbacked))
     if not found.times:
         warnings.warn(
             "halflap: nothing to measure: this step compiled no graph with collectives",

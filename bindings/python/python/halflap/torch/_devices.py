@@ -135,5 +135,7 @@ def _counts(text: str) -> list[tuple[int, int]]:
     neither."""
     if re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", text.strip()) is None:
         return []
-    runs = [(int(count), int(times or 1)) for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text)]
+    runs = [
+        (int(count), int(times or 1)) for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    ]
     return runs if all(count > 0 and times > 0 for count, times in runs) else []

@@ -24,7 +24,12 @@ from torch._inductor import ir
 from torch._inductor.comms import is_gemm_like
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode, SchedulerNode
-from torch._inductor.utils import contains_collective, is_collective, is_nonfreeable_buffers, is_wait
+from torch._inductor.utils import (
+    contains_collective,
+    is_collective,
+    is_nonfreeable_buffers,
+    is_wait,
+)
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
 
@@ -47,7 +52,9 @@ from ._names import Names
 KINDS = {kind: [kind] for kind in ("data", "weak", "issued", "order")}
 
 CONTROL_FLOW = tuple(
-    getattr(ir, name) for name in ("Conditional", "Switch", "WhileLoop", "InvokeSubgraph") if hasattr(ir, name)
+    getattr(ir, name)
+    for name in ("Conditional", "Switch", "WhileLoop", "InvokeSubgraph")
+    if hasattr(ir, name)
 )
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -139,7 +146,9 @@ class Program:
         for index, name in zip(order, names):
             for before in self._before[index]:
                 if not done[before]:
-                    raise Unsupported(f"{name} would run before {self._names[before]}, which it needs")
+                    raise Unsupported(
+                        f"{name} would run before {self._names[before]}, which it needs"
+                    )
             done[index] = True
         drop_broken_edges(self.snodes, order, self._order_edges, self._before)
         ordered = [self.snodes[index] for index in order]
@@ -149,7 +158,10 @@ class Program:
 
     def is_symmetric(self) -> bool:
         """Whether all ranks of a group take part alike in whatever communicates."""
-        barriers = (is_barrier(traits, node.get("collective")) for traits, node in zip(self._traits, self.nodes))
+        barriers = (
+            is_barrier(traits, node.get("collective"))
+            for traits, node in zip(self._traits, self.nodes)
+        )
         return not any(barriers)
 
     def _add(self, index: int, snode: BaseSchedulerNode) -> None:
@@ -276,11 +288,18 @@ class Program:
         """Whether a dependency is there because the node overwrites something: it then names the
         buffer that does. A wait is a mutation to torch, and overwrites nothing."""
         mutating = self.snodes[index].outputs_by_name.get(dep.mutating_buf)
-        return mutating is not None and bool(mutating.get_mutations()) and self._traits[index].kind != "wait"
+        return (
+            mutating is not None
+            and bool(mutating.get_mutations())
+            and self._traits[index].kind != "wait"
+        )
 
     def _is_chain(self, index: int, maker: int) -> bool:
         """Whether nothing but their sequence binds a collective to another, or to its wait."""
-        if self._traits[index].kind != "collective" or self._traits[maker].kind not in ("collective", "wait"):
+        if self._traits[index].kind != "collective" or self._traits[maker].kind not in (
+            "collective",
+            "wait",
+        ):
             return False
         named = self.scheduler.mutation_real_name
         made = self.snodes[index].get_outputs()
@@ -292,7 +311,9 @@ class Program:
         """Binds a collective that overwrites a buffer to all earlier readers of it. Torch says that
         by the last name of what a reader made, which may be that of a wait for another collective:
         if such a dependency is broken like a chain, the reader itself must still come first."""
-        indices = {name: index for index, name in enumerate(self._names)} if self._overwriting else {}
+        indices = (
+            {name: index for index, name in enumerate(self._names)} if self._overwriting else {}
+        )
         for index in self._overwriting:
             readers = {indices[user] for user in self._users_of_overwritten(index)}
             missing = sorted(one for one in readers - {*self._before[index]} if one < index)
@@ -307,7 +328,9 @@ class Program:
         named = self.scheduler.mutation_real_name
         made = self.snodes[index].get_outputs()
         same = {named.get(name, name) for buffer in made for name in buffer.get_mutations()}
-        users = [user for name in same if name in self._inputs for user in self._inputs[name]["users"]]
+        users = [
+            user for name in same if name in self._inputs for user in self._inputs[name]["users"]
+        ]
         # In the order of nodes, so that views of views are found, too.
         for snode in self.snodes[:index]:
             for buffer in snode.get_outputs():
@@ -319,7 +342,11 @@ class Program:
         return users
 
     def _check_given(self, name: str, index: int) -> None:
-        given = (V.graph.graph_inputs, V.graph.constants, getattr(V.graph, "torchbind_constants", {}))
+        given = (
+            V.graph.graph_inputs,
+            V.graph.constants,
+            getattr(V.graph, "torchbind_constants", {}),
+        )
         if not any(name in names for names in given) and name in self.scheduler.name_to_buf:
             raise Unsupported(f"{self._names[index]} needs {name}, which no node before it makes")
 
@@ -652,7 +679,11 @@ def _group_name(kernel: Any) -> str:
     """The process group is the last argument of a functional collective: a name, or the group
     itself with torch's ``compile_on_one_rank``, where it is a constant or the result of another
     node."""
-    given = [None, *kernel.constant_args, *[value for value in kernel.inputs if not _is_tensor(value)]]
+    given = [
+        None,
+        *kernel.constant_args,
+        *[value for value in kernel.inputs if not _is_tensor(value)],
+    ]
     last = given[-1]
     group = getattr(last, "opaque_example_value", getattr(last, "value", last))
     name = getattr(group, "group_name", group)

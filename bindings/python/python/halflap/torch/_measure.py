@@ -119,7 +119,9 @@ def measure(
     return _together(gathered(_own([one for one in apart.graphs if one.known], durations)))
 
 
-def _measured_on_gpu(step: Callable[[], Any], ways: dict[str, Apart], steps: int) -> dict[str, float]:
+def _measured_on_gpu(
+    step: Callable[[], Any], ways: dict[str, Apart], steps: int
+) -> dict[str, float]:
     """What GPUs took, by all ranks' traces; nothing if the step runs on none."""
     with ExitStack() as stack:
         compile_variants(stack, Variants(ways, is_marked=False))
@@ -195,9 +197,7 @@ def put_on_one_clock(every: list[Any]) -> None:
         if other["clock"] == first["clock"]:
             continue
         shift = shift_between(_ends(first), _ends(other))
-        other["runs"] = [
-            [[mark - shift for mark in run] for run in runs] for runs in other["runs"]
-        ]
+        other["runs"] = [[[mark - shift for mark in run] for run in runs] for runs in other["runs"]]
 
 
 def shift_between(ends: Iterable[int], others: Iterable[int]) -> float:
@@ -303,4 +303,3 @@ class _Rank:
             node["key"] for node in other["nodes"][number]
         ]
         return (other if is_same else own)["runs"][number]
-

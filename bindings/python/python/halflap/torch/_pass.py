@@ -31,15 +31,7 @@ from torch._logging import getArtifactLogger, trace_structured
 
 from .. import _halflap
 from .._api import Graph, Schedule, schedule
-from ._agree import (
-    Skeleton,
-    collectives_of,
-    decisions,
-    is_alone,
-    is_kept,
-    skeleton_of,
-    withdraw,
-)
+from ._agree import Skeleton, collectives_of, decisions, is_alone, is_kept, skeleton_of, withdraw
 from ._both import Build, current_build
 from ._collectives import Opaque
 from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
@@ -77,8 +69,8 @@ class Options:
     #: How many times as long compute takes beside communication, and the other way round.
     slowdown: float = 1.0
     comm_slowdown: float = 1.0
-    #: Whether `tune` found free orders to be the fastest: the simulation, which may see no difference,
-    #: then has no say in whether collectives move.
+    #: Whether `tune` found free orders to be the fastest: the simulation, which may see no
+    #: difference, then has no say in whether collectives move.
     is_free_faster: bool = False
 
 
@@ -95,8 +87,8 @@ class Ran:
     handover_seconds: float
     seconds: float
     failure: str | None = None
-    #: How it was searched for: ``"kept"``, ``"free"``, or ``"either"``, where collectives pass each other in the free
-    #: order and ranks agree on one of the two before they first run the graph.
+    #: How it was searched for: ``"kept"``, ``"free"``, or ``"either"``, where collectives pass each
+    #: other in the free order and ranks agree on one of the two before they first run the graph.
     collective_order: str = "kept"
     #: With ``"either"``: what ranks agree on, and the order that runs where they do not.
     skeleton: Skeleton | None = None
@@ -202,12 +194,23 @@ class OverlapPass:
             session.compiling.has_failed = True
             _tell_failure(name, graph, problem)
             told = f"{type(problem).__name__}: {problem}"
-            session.history.append(Ran(name, len(snodes), 0, None, 0.0, time.perf_counter() - started, told))
+            session.history.append(
+                Ran(name, len(snodes), 0, None, 0.0, time.perf_counter() - started, told)
+            )
             return self.fall_back(snodes, graph, problem)
         ended = time.perf_counter()
         collectives = len(collectives_of(graph))
         handover = ended - started - (searched - given)
-        ran = Ran(name, len(snodes), collectives, found.best, handover, ended - started, None, found.collective_order)
+        ran = Ran(
+            name,
+            len(snodes),
+            collectives,
+            found.best,
+            handover,
+            ended - started,
+            None,
+            found.collective_order,
+        )
         if found.collective_order == "either":
             ran.skeleton, ran.kept = build.skeleton, found.first
         ran.modelled_on = str(self.modelled_on())
@@ -275,9 +278,7 @@ class OverlapPass:
         """Whether ranks have not decided to keep the program's order."""
         return decisions.current().orders.get(skeleton.key, ()) is not None
 
-    def offered(
-        self, graph: dict[str, Any], skeleton: Skeleton, free: Schedule
-    ) -> Schedule | None:
+    def offered(self, graph: dict[str, Any], skeleton: Skeleton, free: Schedule) -> Schedule | None:
         """The free order, or, where another graph with the same collectives has one already, the
         best in the same sequence; None if dependencies forbid that."""
         sequence = decisions.current().offered.get(skeleton.key)
@@ -375,7 +376,9 @@ class OverlapPass:
         """Scheduler nodes as a graph with run times, and as text."""
         times = session.times.get(self.options.times)
         if times is None:
-            raise RuntimeError("the profile or callable that run times come from is not in this process")
+            raise RuntimeError(
+                "the profile or callable that run times come from is not in this process"
+            )
         if self.options.device is None:
             warn_of_unknown_gpu()
         # We guard no sizes; this is for what Inductor's and the user's estimates do with them.
@@ -500,7 +503,9 @@ def _tell(ran: Ran) -> None:
     result = ran.schedule
     assert result is not None
     summary = f"modelled on    {ran.modelled_on}\n{_told_sizes(ran.assumed_sizes)}{result}"
-    log.debug("halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, summary)
+    log.debug(
+        "halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, summary
+    )
     _trace("halflap_summary", lambda: summary)
     _trace("halflap_schedule", lambda: json.dumps(result.to_dict()))
     if session.report_dir is not None:
@@ -520,7 +525,9 @@ def _told_sizes(assumed: dict[str, int]) -> str:
 
 def _trace(name: str, payload: Callable[[], str]) -> None:
     """Adds an artifact to torch's structured trace, if tracing is on."""
-    trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": "string"}, payload_fn=payload)
+    trace_structured(
+        "artifact", metadata_fn=lambda: {"name": name, "encoding": "string"}, payload_fn=payload
+    )
 
 
 def _tell_failure(name: str, graph: dict[str, Any] | None, problem: Exception) -> None:

@@ -88,11 +88,15 @@ def _figure(name: str, found: Mapping[str, Any], key: str) -> float:
 def _checked_times(name: str, times: dict[str, Any]) -> dict[str, float]:
     for kernel, time in times.items():
         if not isinstance(time, (int, float)) or not 0 <= time < math.inf:
-            raise ValueError(f"{name}: {kernel!r} takes {time!r}, not a number of nanoseconds from 0 on")
+            raise ValueError(
+                f"{name}: {kernel!r} takes {time!r}, not a number of nanoseconds from 0 on"
+            )
     return times
 
 
-def profile_from_trace(*traces: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> dict[str, float]:
+def profile_from_trace(
+    *traces: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
+) -> dict[str, float]:
     """Run times out of traces of torch.profiler, as ``enable(profile=...)`` takes them.
 
     A collective has the median time of those with its kind, group size and bytes; what it waited
@@ -123,7 +127,9 @@ def _add_kernels(events: Iterable[dict[str, Any]], times: dict[str, list[float]]
         kind, given = event.get("cat"), event.get("args", {})
         if kind == "cpu_op" and "External id" in given and event["name"].startswith("aten::"):
             shapes = [shape for shape in given.get("Input Dims", []) if shape]
-            operators[given["External id"]] = operator_signature(event["name"][len("aten::") :], shapes)
+            operators[given["External id"]] = operator_signature(
+                event["name"][len("aten::") :], shapes
+            )
         elif kind == "kernel":
             fused = FUSED.match(event["name"])
             if fused:

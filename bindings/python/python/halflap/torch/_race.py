@@ -50,9 +50,7 @@ def in_the_race(names: Sequence[str], reference: str, rounds: Sequence[Round]) -
         return list(names)
     best = fastest(names, reference, rounds)
     return [
-        name
-        for name in names
-        if name in (reference, best) or ratio(name, best, rounds).low <= 1.0
+        name for name in names if name in (reference, best) or ratio(name, best, rounds).low <= 1.0
     ]
 
 

@@ -36,7 +36,10 @@ def topology(ranks_per_node: int) -> str:
         for group, name in distributed_c10d._world.pg_names.items()
     }
     names = sorted(groups)
-    spread = {name: sorted(Counter(rank // ranks_per_node for rank in groups[name]).values()) for name in names}
+    spread = {
+        name: sorted(Counter(rank // ranks_per_node for rank in groups[name]).values())
+        for name in names
+    }
     shared = [
         (a, b) for a in names for b in names if a < b and len(set(groups[a]) & set(groups[b])) > 1
     ]
@@ -105,7 +108,14 @@ def _compare_one(ranks: tuple[int, ...], number: int, own: dict[str, Any], patie
     for field, meaning in meanings.items():
         others = [str(rank) for rank in ranks if answers[rank][field] != answers[ranks[0]][field]]
         if others:
-            failed = next((f"; rank {rank}: {answers[rank]['failure']}" for rank in ranks if answers[rank]["failure"]), "")
+            failed = next(
+                (
+                    f"; rank {rank}: {answers[rank]['failure']}"
+                    for rank in ranks
+                    if answers[rank]["failure"]
+                ),
+                "",
+            )
             raise RanksDiffer(
                 f"{what}: ranks {', '.join(others)} have {meaning} than rank {ranks[0]}; they would hang{failed}"
             )

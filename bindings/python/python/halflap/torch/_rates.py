@@ -86,7 +86,9 @@ def _rate(points: list[Point]) -> float | None:
 
 def _product_flops(shapes: str) -> float:
     """Of the last two of its arguments."""
-    sizes = [[int(one) for one in shape.split(",") if one.strip()] for shape in SHAPE.findall(shapes)]
+    sizes = [
+        [int(one) for one in shape.split(",") if one.strip()] for shape in SHAPE.findall(shapes)
+    ]
     if len(sizes) < 2 or len(sizes[-1]) < 2 or len(sizes[-2]) < 2:
         return 0.0
     rows = 1.0

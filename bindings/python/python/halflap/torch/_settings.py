@@ -17,14 +17,19 @@ from torch._inductor.graph import GraphLowering
 from ._both import generates_both
 from ._version import UnknownTorch
 
+
 def check_settings() -> None:
     """Refuses a torch that has no place for our pass."""
     if not torch.distributed.is_available():
-        raise UnknownTorch("this torch was built without torch.distributed: there are no collectives to hide")
+        raise UnknownTorch(
+            "this torch was built without torch.distributed: there are no collectives to hide"
+        )
     needed = ("reorder_for_compute_comm_overlap", "reorder_for_compute_comm_overlap_passes")
     missing = [name for name in needed if not hasattr(config, name)]
     if missing:
-        raise UnknownTorch(f"torch {torch.__version__} has no setting {missing[0]}: halflap cannot plug into it")
+        raise UnknownTorch(
+            f"torch {torch.__version__} has no setting {missing[0]}: halflap cannot plug into it"
+        )
 
 
 class Settings:
@@ -112,7 +117,9 @@ def needed(our_pass: Any) -> list[Needed]:
     hangs = "torch communicates while compiling, and hangs where one rank's cache has the graph"
     return [
         Needed(config, ON, True, "torch runs no passes, halflap's included", stops=True),
-        Needed(config, PASSES, [our_pass], "halflap's pass is not there, or not the last", stops=True),
+        Needed(
+            config, PASSES, [our_pass], "halflap's pass is not there, or not the last", stops=True
+        ),
         Needed(config, DETERMINISTIC, False, "torch skips all passes", stops=True),
         Needed(config, SIMPLE, False, reorders),
         Needed(config, "triton.reorder_for_reducing_graph_partitions", False, reorders),

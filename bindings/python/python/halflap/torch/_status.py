@@ -37,7 +37,8 @@ class Status:
     agreed: dict[str, int]
     #: What passes over FX graphs did, with ``enable(rewrite=...)`` or called by themselves.
     fx: list[Changed]
-    #: Which gathered parameters were kept for backward, with ``enable(keep=...)`` or a `Partitioner`.
+    #: Which gathered parameters were kept for backward, with ``enable(keep=...)`` or a
+    #: `Partitioner`.
     partitions: list[Kept]
     #: Torch's own merging and FX-level scheduling, as far as they are on, by their settings.
     torchs_own: Mapping[str, Any]
@@ -93,7 +94,9 @@ class Status:
         if self.options["torchs_order"] is not None:
             order = self.options["torchs_order"]
             return [f"halflap is enabled, with torch's own order ({order}), which tune chose"]
-        given = {name: value for name, value in self.options.items() if value not in (None, [], False)}
+        given = {
+            name: value for name, value in self.options.items() if value not in (None, [], False)
+        }
         texts = [f"{name}={value!r}" for name, value in given.items()]
         return [f"halflap is enabled: {', '.join(texts)}"]
 

@@ -139,7 +139,9 @@ def model(program: Nodes, modelled: Modelled) -> None:
 def nanoseconds(milliseconds: float, node: str) -> float:
     """What the user's callable gave, if it is a time."""
     if not 0 <= float(milliseconds) < math.inf:
-        raise ValueError(f"estimate gave {milliseconds!r} for {node}; it must be milliseconds, zero or more, or None")
+        raise ValueError(
+            f"estimate gave {milliseconds!r} for {node}; it must be milliseconds, zero or more, or None"
+        )
     return float(milliseconds) * 1e6
 
 
@@ -169,7 +171,9 @@ def signature(program: Program, snode: BaseSchedulerNode, node: Mapping[str, Any
         sized = [value for value in kernel.inputs if value.maybe_get_size() is not None]
         shapes = [_shape(value, program.hints) for value in sized]
         return operator_signature(overload._overloadpacket.__name__, shapes)
-    return get_fused_kernel_name(snode.get_nodes(), config.triton.descriptive_names or "original_aten")
+    return get_fused_kernel_name(
+        snode.get_nodes(), config.triton.descriptive_names or "original_aten"
+    )
 
 
 def measured_signature(program: Program, snode: BaseSchedulerNode, node: Mapping[str, Any]) -> str:

@@ -174,7 +174,9 @@ class Field:
 
 def _graph_pass(rewrite: str, options: Options) -> GraphPass:
     """The pass that rewrites graphs before they are ordered freely."""
-    return GraphPass._before_scheduler(replace(options, collective_order="free"), rewrite.split(","))
+    return GraphPass._before_scheduler(
+        replace(options, collective_order="free"), rewrite.split(",")
+    )
 
 
 class Trial(NamedTuple):
@@ -214,14 +216,14 @@ def _unusable(field: Field) -> dict[str, str]:
         sequences = [rank[name].collectives for rank in every]
         if failures:
             found[name] = failures[0]
-        elif (candidate.order == "free" or candidate.rewrite) and any(one != sequences[0] for one in sequences):
+        elif (candidate.order == "free" or candidate.rewrite) and any(
+            one != sequences[0] for one in sequences
+        ):
             found[name] = "ranks would issue collectives in different orders"
     return found
 
 
-def _rounds(
-    step: Callable[[], Any], field: Field, names: list[str], limit: float
-) -> list[Round]:
+def _rounds(step: Callable[[], Any], field: Field, names: list[str], limit: float) -> list[Round]:
     """Seconds of each candidate in the race, as the slowest rank has it, in each round."""
     began, rounds = time.monotonic(), list[Round]()
     for name in names:

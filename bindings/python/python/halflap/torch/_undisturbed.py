@@ -24,9 +24,10 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-#: Since 3.11 Python has its stack in pieces of 16 KiB. Where one happens to end, every call takes a new piece from the
-#: system and gives it back, which takes several times as long as the call. A frame that is larger than a piece gets a
-#: piece of its own, of the next power of two: behind this one half of it is left.
+#: Since 3.11 Python has its stack in pieces of 16 KiB. Where one happens to end, every call takes a
+#: new piece from the system and gives it back, which takes several times as long as the call. A
+#: frame that is larger than a piece gets a piece of its own, of the next power of two: behind this
+#: one half of it is left.
 SLOTS = 4200
 
 _with_room = FunctionType(_call.__code__.replace(co_stacksize=SLOTS), globals(), "_with_room")

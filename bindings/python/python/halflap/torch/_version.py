@@ -18,4 +18,7 @@ def check_version(version: str) -> None:
     if number < OLDEST:
         raise UnknownTorch(f"halflap.torch needs torch 2.10 or newer; this is {version}")
     if number > NEWEST_TESTED:
-        warnings.warn(f"torch {version} is newer than those that halflap was tested with (2.10 and 2.15)", stacklevel=3)
+        warnings.warn(
+            f"torch {version} is newer than those that halflap was tested with (2.10 and 2.15)",
+            stacklevel=3,
+        )

@@ -87,9 +87,7 @@ class GraphPass(CustomGraphPass):
     ``collective_order`` than ``"kept"``, all ranks must compile the same graphs.
     """
 
-    def __init__(
-        self, *, rewrite: str | Sequence[str] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *, rewrite: str | Sequence[str] | None = None, **options: Any) -> None:
         chosen = None if rewrite is None else read_rewrite(rewrite)
         self.asked = Asked(read_options(**options), chosen)
         if self.asked.regroups:

@@ -109,7 +109,12 @@ def regroup_all(graph: Graph) -> list[str]:
 def _moving(graph: Graph) -> list[Node]:
     second = second_groups()
     issued = [node for node in graph.nodes if is_collective(node)] if second else []
-    shared = {word for node in issued if node.target is not GATHER for word in node.args
-              if isinstance(word, str)}
+    shared = {
+        word
+        for node in issued
+        if node.target is not GATHER
+        for word in node.args
+        if isinstance(word, str)
+    }
     gathers = [node for node in issued if node.target is GATHER and not node.kwargs]
     return [node for node in gathers if node.args[-1] in second and node.args[-1] in shared]

@@ -187,9 +187,7 @@ class _Gather:
         return _handed_out(emit, gathered, members, ranks)
 
 
-def _handed_out(
-    emit: Emitter, gathered: Node, members: list[_Member], ranks: int
-) -> list[Node]:
+def _handed_out(emit: Emitter, gathered: Node, members: list[_Member], ranks: int) -> list[Node]:
     """The parts of what all ranks gave, one piece of each member after the other."""
     sizes = [one.value.numel() // ranks for one in members]
     rows = emit.call(aten.reshape.default, gathered, [ranks, sum(sizes)])

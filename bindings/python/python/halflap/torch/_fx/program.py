@@ -15,15 +15,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from .._bonds import Bonds, is_barrier
-from .._collectives import (
-    REDUCING,
-    REDUCTIONS,
-    Opaque,
-    group_of,
-    is_known,
-    kind_of,
-    operator_name,
-)
+from .._collectives import REDUCING, REDUCTIONS, Opaque, group_of, is_known, kind_of, operator_name
 from .._flops import flops_of_node
 from .._handover import RENAMED, Unsupported, group_ranks
 from .sizes import Sizes

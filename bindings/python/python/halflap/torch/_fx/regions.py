@@ -117,7 +117,9 @@ def _grow(region: Region, wait: Node) -> None:
             if _works_on_rows(node, rows, reached):
                 rows.add(node)
                 region.inner.append(node)
-                region.beside += [one for one in _rows_beside(node, rows) if one not in region.beside]
+                region.beside += [
+                    one for one in _rows_beside(node, rows) if one not in region.beside
+                ]
         node = node.next
 
 

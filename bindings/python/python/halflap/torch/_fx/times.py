@@ -26,6 +26,7 @@ from .._times import (
 from .program import Program
 from .units import Unit, value_of
 
+
 def fill(program: Program, times: Times, modelled: Modelled) -> None:
     """Gives every unit of a program its run time."""
     model(program, modelled)

@@ -17,18 +17,57 @@ PLAIN_MODULES = ("_operator", "math", "builtins", "torch.utils._sympy.functions"
 #: Operators without a kernel of their own that generated code fuses with its neighbours, beside
 #: those that have torch's pointwise tag.
 FUSED = {
-    "convert_element_type", "_to_copy", "clone", "where", "full", "full_like", "iota", "arange",
-    "sum", "mean", "amax", "amin", "var", "var_mean", "_softmax", "_log_softmax", "prod", "any",
-    "all", "_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm",
-    "_fused_rms_norm", "constant_pad_nd", "ones", "zeros", "empty_like", "zeros_like", "ones_like",
-    "scalar_tensor", "fill", "masked_fill", "triu", "tril", "inductor_lookup_seed",
+    "convert_element_type",
+    "_to_copy",
+    "clone",
+    "where",
+    "full",
+    "full_like",
+    "iota",
+    "arange",
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "var",
+    "var_mean",
+    "_softmax",
+    "_log_softmax",
+    "prod",
+    "any",
+    "all",
+    "_softmax_backward_data",
+    "_log_softmax_backward_data",
+    "native_layer_norm",
+    "_fused_rms_norm",
+    "constant_pad_nd",
+    "ones",
+    "zeros",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "scalar_tensor",
+    "fill",
+    "masked_fill",
+    "triu",
+    "tril",
+    "inductor_lookup_seed",
 }
 
 #: Higher-order operators that write to nothing they are given.
 FUNCTIONAL = {
-    "auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional",
-    "flex_attention", "flex_attention_backward", "run_and_save_rng_state", "run_with_rng_state",
-    "graphsafe_run_with_rng_state", "with_effects", "associative_scan", "scan", "map_impl",
+    "auto_functionalized",
+    "auto_functionalized_v2",
+    "triton_kernel_wrapper_functional",
+    "flex_attention",
+    "flex_attention_backward",
+    "run_and_save_rng_state",
+    "run_with_rng_state",
+    "graphsafe_run_with_rng_state",
+    "with_effects",
+    "associative_scan",
+    "scan",
+    "map_impl",
 }
 
 #: What other operators may be bound to in ways that the graph does not say.
@@ -117,9 +156,16 @@ def _has_effects(target: OpOverload) -> bool:
 
 #: Operators with an effect on the host, or that read a random generator without torch's tag.
 _EFFECTS = {
-    "aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata",
-    "aten::sym_constrain_range", "aten::sym_constrain_range_for_size", "aten::item",
-    "aten::_local_scalar_dense", "aten::_print", "prims::inductor_seed", "prims::inductor_seeds",
+    "aten::_assert_async",
+    "aten::_assert_scalar",
+    "aten::_assert_tensor_metadata",
+    "aten::sym_constrain_range",
+    "aten::sym_constrain_range_for_size",
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "aten::_print",
+    "prims::inductor_seed",
+    "prims::inductor_seeds",
     "aten::record_stream",
 }
 
