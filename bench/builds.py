@@ -7,14 +7,15 @@
 `passes` has two `halflap` commands, which run every pass in turns, and must come to the same
 orders. It compares the instructions of the passes and of the whole command, counted by callgrind,
 and the least time of each pass as the commands report it. `handover` has two folders that contain
-the package `halflap`; a process for each compiles the same model up to the generation of code, and
-then they hand the same graphs over in turns, in processor time. Build both with the same profile.
+the package `halflap`; one process compiles a model up to the generation of code, and hands the same
+graphs over with each in turns, in processor time. Build both with the same profile.
 Prints tables; ends with 1 if the instructions of a pass or a hand-over grow by more than 5%.
 
 Without GRAPH, graphs of tests/corpus. Needs valgrind, and for `handover` a Python with torch 2.15.
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import common
@@ -106,70 +108,76 @@ def pass_row(args, graph, name, folder):
 
 
 def handover(args):
-    """Processor time for handing over scheduler nodes and an order back, in turns."""
-    with Compiled(args.before, args) as before, Compiled(args.after, args) as after:
-        while (nodes := before.next_graph()) is not None:
-            if after.next_graph() != nodes:
-                raise common.Failure("the graphs have other numbers of nodes")
-            rounds = [(before.turn(), after.turn()) for _ in range(args.rounds)]
-            ratio = statistics.median(b / a for a, b in rounds)
-            medians = [f"{1e3 * statistics.median(of):.1f} ms" for of in zip(*rounds)]
-            yield [f"{nodes:,}", *medians], ratio
-
-
-class Compiled:
-    """A process that has compiled a model with one of the packages, and hands its graphs over when
-    told to."""
-
-    def __init__(self, package, args):
-        environment = {**os.environ, "PYTHONPATH": str(package.resolve())}
-        command = [args.torch_python, __file__, "turns", str(args.layers), str(args.rounds)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-
-    def line(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise common.Failure(f"a process of '{self.process.args[0]}' ended early")
-        return json.loads(line)
-
-    def next_graph(self):
-        """The number of nodes of the next graph, once it is compiled; nothing after the last."""
-        return self.line()
-
-    def turn(self):
-        """Seconds of one hand-over, while the other process waits."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return self.line()
+    """Processor time for handing over scheduler nodes and an order back, in turns, in one process:
+    two have their objects at different places in memory, which makes more of a difference."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("before", "after"):
+            package = (getattr(args, name) / "halflap").resolve()
+            Path(folder, f"halflap_{name}").symlink_to(package)
+        command = [args.torch_python, __file__, "turns", args.layers, args.rounds]
+        environment = {**os.environ, "PYTHONPATH": folder}
+        found = subprocess.run(
+            [*map(str, command)], env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+    for line in found.stdout.splitlines():
+        nodes, rounds = json.loads(line)
+        ratio = statistics.median(after / before for before, after in rounds)
+        medians = [f"{1e3 * statistics.median(of):.1f} ms" for of in zip(*rounds)]
+        yield [f"{nodes:,}", *medians], ratio
 
 
 def turns(layers, rounds):
-    """Runs in a process of its own: compiles an FSDP model, and hands each graph over whenever a
-    line comes."""
+    """Runs in a process of its own, which can import both packages: compiles an FSDP model, and
+    prints what each hand-over of its graphs took."""
     import compiling
+
+    packages = [Package("halflap_before"), Package("halflap_after")]
 
     class Turns(compiling.Compilation):
         def stop(self, snodes):
             self.graphs[-1].update(until=0.0, graph=None)
             snodes = compiling.in_order(snodes)
-            print(len(snodes), flush=True)
-            for _ in range(rounds):
-                sys.stdin.readline()
-                print(compiling.handover_seconds(snodes), flush=True)
+            found = [take_turns(packages, snodes, turn) for turn in range(rounds)]
+            print(json.dumps([len(snodes), found]), flush=True)
             raise compiling.Scheduled
 
     compiling.start(RANKS)
     with compiling.WAYS["none"]():
         Turns("fsdp", compiling.models.Size(layers, *SIZE))
-    print("null", flush=True)
+
+
+class Package:
+    """halflap under another name."""
+
+    def __init__(self, name):
+        def module(path):
+            return importlib.import_module(f"{name}.{path}")
+
+        self.program = module("torch._handover").Program
+        self.times = module("torch._times").Times({}, None)
+        self.modelled = module("torch._devices").Modelled("h100", ranks_per_node=8)
+        self.undisturbed = module("torch._undisturbed").undisturbed
+        self.to_json = module("_halflap").to_json
+
+    def seconds(self, snodes, names):
+        """All that the pass does but for the search."""
+
+        def there_and_back():
+            program = self.program(snodes)
+            self.times.fill(program, self.modelled)
+            self.to_json(program.graph())
+            program.ordered(names)
+
+        started = time.thread_time()
+        self.undisturbed(there_and_back)
+        return time.thread_time() - started
+
+
+def take_turns(packages, snodes, turn):
+    """Seconds of each package; which comes first changes with the turn."""
+    names = [snode.get_name() for snode in snodes]
+    seconds = {one: one.seconds(snodes, names) for one in packages[:: 1 - 2 * (turn % 2)]}
+    return [seconds[one] for one in packages]
 
 
 def graph_name(path):

@@ -226,7 +226,7 @@ pub(super) fn scatter(
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let dtype = formula.term(term.args[0]).dtype;
-    let is_second = |output: usize| matches!(combiner.term(output).op, Op::Input(1));
+    let is_second = |output| matches!(combiner.term(output).op, Op::Input(1));
     let is_replacing = count == 1 && matches!(combiner.outputs[..], [output] if is_second(output));
     let fast = combiner.single_binary().filter(|_| count == 1 && block::widen(dtype).is_none());
     let combining = match fast.and_then(|opcode| block::binary(opcode, dtype)) {

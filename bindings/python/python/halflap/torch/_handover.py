@@ -175,8 +175,13 @@ class Program:
         self._traits.append(traits)
         self._names.append(name)
         outputs, deps = self._make(index, snode), self._deps(index, snode)
-        node: dict[str, Any] = {"name": name, "kind": traits.kind, "runtime_ns": None}
-        node["outputs"], node["deps"] = outputs, deps
+        node: dict[str, Any] = {
+            "name": name,
+            "kind": traits.kind,
+            "runtime_ns": None,
+            "outputs": outputs,
+            "deps": deps,
+        }
         self.nodes.append(node)
         if traits.kind == "compute":
             node["bytes"] = 0 if traits.is_idle or len(parts) > 1 else self._traffic(index, parts)
@@ -416,21 +421,28 @@ class Program:
                     owner["output"] |= view["output"]
 
     def _collective(self, index: int, parts: Sequence[BaseSchedulerNode]) -> dict[str, Any]:
-        kernel = next(part.node for part in parts if self._traits_of(part).is_collective)
+        part = parts[0] if len(parts) == 1 else next(filter(self._is_collective, parts))
+        kernel = part.node
         opaque = self._opaque_of(kernel)
-        name = _group_name(kernel) if opaque is None else _opaque_group(opaque, kernel)
+        tensors, others = _split(kernel.inputs)
+        name = _group_name(kernel, others) if opaque is None else _opaque_group(opaque, kernel)
         if name not in self.groups:
             self.groups[name] = group_ranks(name)
-        made = [self._made[name][1] for name in self.nodes[index]["outputs"]]
         operation = operation_of(kernel) if opaque is None else opaque.kind
-        given, written = _given_and_written(operation, kernel.inputs)
-        sent, received = self._bytes(given), sum([buffer["size_alloc"] for buffer in made])
-        received = received or self._bytes(written)
+        kind = kind_of(operation)
+        layouts = [value.get_layout() for value in tensors]
+        # The last input of torch's ``..._out``, which its bucketing uses, is memory for the result.
+        given = layouts[:-1] if operation.endswith("_out") else layouts
+        sent, received = self._bytes(given), 0
+        for output in self.nodes[index]["outputs"]:
+            received += self._made[output][1]["size_alloc"]
+        if not received and given is not layouts:
+            received = self._bytes(layouts[-1:])
         collective: dict[str, Any] = {
             "op": operation,
             "group": name,
             "group_size": len(self.groups[name]),
-            "bytes": max(sent, received),
+            "bytes": sent if sent > received else received,
             # A group of nodes that issues and waits is done when it has run.
             "async": opaque is None and not self._traits[index].is_wait,
             "input_bytes": sent,
@@ -439,14 +451,16 @@ class Program:
         # they are.
         if received:
             collective["output_bytes"] = received
-        kind, dtype = kind_of(operation), _dtype(given)
         if kind is not None:
             collective["kind"] = kind
-        if dtype is not None:
+        if (dtype := _dtype(given)) is not None:
             collective["dtype"] = dtype
         if opaque is None and (reduction := _reduction(kind, kernel)) is not None:
             collective["reduction"] = reduction
         return collective
+
+    def _is_collective(self, part: BaseSchedulerNode) -> bool:
+        return self._traits_of(part).is_collective
 
     def _traits_of(self, part: BaseSchedulerNode) -> Traits:
         """What a part is, where the user may have said so."""
@@ -459,8 +473,7 @@ class Program:
     def _opaque_of(self, kernel: Any) -> Opaque | None:
         return self._opaque.get(_operator(kernel)) if self._opaque else None
 
-    def _bytes(self, inputs: Iterable[Any]) -> int:
-        layouts = [value.get_layout() for value in inputs]
+    def _bytes(self, layouts: Iterable[ir.Layout]) -> int:
         return sum([self.hints.product(layout.size) * layout.dtype.itemsize for layout in layouts])
 
     def _elements(self, part: BaseSchedulerNode) -> int:
@@ -470,13 +483,12 @@ class Program:
         return 0 if isinstance(part, NopKernelSchedulerNode) else 1 << 60
 
 
-def _given_and_written(operation: str, inputs: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """What a collective sends, and the memory that it is given for its result: the last input of
-    torch's ``..._out``, which its bucketing uses."""
-    # Process groups may be among them.
-    tensors = [value for value in inputs if _is_tensor(value)]
-    count = len(tensors) - 1 if operation.endswith("_out") else len(tensors)
-    return tensors[:count], tensors[count:]
+def _split(inputs: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Tensors, and what else there may be: process groups."""
+    tensors, others = [], []
+    for value in inputs:
+        (tensors if value.maybe_get_size() is not None else others).append(value)
+    return tensors, others
 
 
 def _add_users(buffer: dict[str, Any], users: list[str]) -> None:
@@ -675,23 +687,16 @@ def _opaque_group(opaque: Opaque, kernel: Any) -> str:
     return name or "unknown"
 
 
-def _group_name(kernel: Any) -> str:
+def _group_name(kernel: Any, others: list[Any]) -> str:
     """The process group is the last argument of a functional collective: a name, or the group
     itself with torch's ``compile_on_one_rank``, where it is a constant or the result of another
     node."""
-    given = [
-        None,
-        *kernel.constant_args,
-        *[value for value in kernel.inputs if not _is_tensor(value)],
-    ]
-    last = given[-1]
+    last = (others or kernel.constant_args or [None])[-1]
+    if isinstance(last, str):
+        return last
     group = getattr(last, "opaque_example_value", getattr(last, "value", last))
     name = getattr(group, "group_name", group)
     return name if isinstance(name, str) else "unknown"
-
-
-def _is_tensor(value: Any) -> bool:
-    return value.maybe_get_size() is not None
 
 
 def group_ranks(name: str) -> list[int]:
@@ -704,9 +709,9 @@ def group_ranks(name: str) -> list[int]:
     return distributed_c10d.get_process_group_ranks(distributed_c10d._resolve_process_group(name))
 
 
-def _dtype(inputs: Iterable[Any]) -> str | None:
+def _dtype(layouts: Iterable[ir.Layout]) -> str | None:
     """The type of what goes in, where all of it has the same."""
-    types = {value.get_layout().dtype for value in inputs}
+    types = {layout.dtype for layout in layouts}
     return _dtype_name(types.pop()) if len(types) == 1 else None
 
 
