@@ -11,6 +11,7 @@ import subprocess
 import time
 import warnings
 
+import numpy as np
 import pytest
 from arrays import read, worst
 from command import HALFLAP, run
@@ -90,6 +91,69 @@ def test_the_numbers_of_jax(name, stage, order, tmp_path):
     assert worst(read(out), expected, *tolerance) <= 1
     assert "as planned" in run("run", *arguments)
     assert worst(read(out), expected, *tolerance) <= 1
+
+
+# All of them take a while; scripts/nightly runs them.
+IS_NIGHT = os.environ.get("HALFLAP_REWRITTEN") == "all"
+STAGES = ("after_spmd_partitioning", "after_optimizations")
+REWRITTEN = [(name, stage) for name in NAMES for stage in STAGES]
+
+
+@pytest.mark.parametrize("name, stage", REWRITTEN if IS_NIGHT else REWRITTEN[1:2])
+def test_the_numbers_of_jax_after_rewriting(name, stage, tmp_path):
+    """What is chosen with plenty of memory runs on processes and on threads."""
+    new, inputs, out = tmp_path / "new.txt", tmp_path / "in.npz", tmp_path / "out.npz"
+    expected = write_ranks(name, inputs)
+    tolerance = (2e-3, 2e-3) if "bf16" in name else (1e-5, 1e-6)
+    limits = ["--device", "h100", "--memory-budget", "2x", "--effort", "quick"]
+    rewrite = ["--rewrite", "all", "--emit", "hlo", "-o", new]
+    chosen = run("schedule", module(name, stage), *limits, *rewrite)
+    if "rewrites       none" in chosen:
+        pytest.skip("nothing pays there")
+    arguments = [new, "--inputs", inputs, "-o", out, "--input-order"]
+    code, text, errors, _ = mpi(8, *arguments)
+    assert code == 0, errors
+    assert "MPI processes" in text
+    assert worst(read(out), expected, *tolerance) <= 1
+    run("run", *arguments)
+    assert worst(read(out), expected, *tolerance) <= 1
+
+
+def test_random_modules_after_rewriting(tmp_path):
+    """What crates/halflap-run/tests/rewrites.rs left: the old module on threads, the rewritten ones
+    on processes, where MPI adds numbers up in an order of its own."""
+    folder = HLO.parent.parent / "target" / "tmp" / "rewritten"
+    seeds = sorted(int(path.name.split(".")[0]) for path in folder.glob("*.old.txt"))
+    assert seeds, f"{folder} has no modules: cargo test -p halflap-run --test rewrites makes them"
+    inputs, before, after = (tmp_path / f"{name}.npz" for name in ("inputs", "before", "after"))
+    seeds = seeds if IS_NIGHT else seeds[:5]
+    for seed in seeds:
+        text = (folder / f"{seed}.old.txt").read_text()
+        ranks = 8 if "num_partitions=8" in text else 4
+        has_sums = "all-reduce" in text or "reduce-scatter" in text
+        random = np.random.default_rng(seed)
+        arrays = {
+            f"in_{number:03}_r{rank}": random.normal(size=(8, 16)).astype(np.float32)
+            for rank in range(ranks)
+            for number in range(2)
+        }
+        np.savez(inputs, **arrays)
+        run("run", folder / f"{seed}.old.txt", "--inputs", inputs, "-o", before, "--input-order")
+        for kind in ("exact", "all"):
+            path = folder / f"{seed}.{kind}.txt"
+            code, _, errors, _ = mpi(ranks, path, "--inputs", inputs, "-o", after, "--input-order")
+            assert code == 0, (seed, kind, errors)
+            assert_equal(np.load(before), np.load(after), kind == "exact" and not has_sums)
+    print(f"{len(seeds)} random modules on MPI")
+
+
+def assert_equal(before, after, is_exact):
+    """Bit for bit, or but for the order of sums."""
+    assert before.files == after.files
+    for name in before.files:
+        if is_exact:
+            assert before[name].tobytes() == after[name].tobytes(), name
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_every_collective_as_on_threads(tmp_path):

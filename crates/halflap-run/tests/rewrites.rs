@@ -2,7 +2,8 @@
 //! collectives in loops, branches and beside fusions, and to the modules in tests/hlo, is applied,
 //! proved and run.
 //!
-//! `HALFLAP_REWRITES=1000` runs so many random modules; `scripts/nightly` does.
+//! `HALFLAP_REWRITES=1000` runs so many random modules; `scripts/nightly` does. All are left in
+//! `target/tmp/rewritten`, for tests/mpi, which runs them on processes.
 
 mod common;
 
@@ -451,13 +452,20 @@ fn random_modules_compute_the_same() {
     let count = std::env::var("HALFLAP_REWRITES").ok().and_then(|text| text.parse().ok());
     let count: u32 = count.unwrap_or(60);
     let mut applied = [0; RecipeKind::ALL.len()];
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rewritten");
+    fs::create_dir_all(&folder).unwrap();
+    let leave = |seed: u32, what: &str, module: &Module| {
+        fs::write(folder.join(format!("{seed}.{what}.txt")), module.text()).unwrap();
+    };
     for seed in 0..count {
         let ranks = if seed % 4 == 3 { 8 } else { 4 };
         let module = random_module(seed, ranks);
         let inputs = inputs(&module, ranks, u64::from(seed));
         let before = run(&module, &inputs);
+        leave(seed, "old", &module);
         for exact_only in [true, false] {
             let (recipes, changed, how) = rewritten(&module, exact_only);
+            leave(seed, if exact_only { "exact" } else { "all" }, &changed);
             assert!(!exact_only || how == Sameness::Exact, "seed {seed}: {recipes:?}");
             for recipe in &recipes {
                 let at = RecipeKind::ALL.iter().position(|kind| *kind == recipe.kind());
