@@ -110,6 +110,12 @@ const CAPS: [Bytes; 3] = [Bytes(1 << 25), Bytes(1 << 28), Bytes(i64::MAX / 2)];
 /// The same where larger ones make it longer: latency alone.
 const LEAST_CAP: Bytes = Bytes(1 << 20);
 
+/// Into how many pieces a collective and its product are cut.
+const PIECES: [u64; 3] = [4, 2, 8];
+
+/// What of its time a collective must be exposed for to be cut.
+const LEAST_EXPOSED: f64 = 0.1;
+
 /// Changes a module where that makes its step shorter, or as recipes of the command line say.
 pub fn improve<T>(
     subject: Subject,
@@ -324,10 +330,48 @@ impl<T> Maker<'_, T> {
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
             best = self.pipelined(best)?;
         }
-        match allowed.kinds.contains(&RecipeKind::Merge) {
-            true => self.with_merges(best, allowed, alone),
+        if allowed.kinds.contains(&RecipeKind::Merge) {
+            best = self.with_merges(best, allowed, alone)?;
+        }
+        match allowed.kinds.contains(&RecipeKind::Split) {
+            true => self.with_splits(best, allowed),
             false => Ok(best),
         }
+    }
+
+    /// The best set with splits on top, of what is still exposed.
+    fn with_splits(
+        &self,
+        best: Option<Tried<T>>,
+        allowed: &AllowedRecipes,
+    ) -> Result<Option<Tried<T>>, Failed> {
+        let exposed = match &best {
+            Some(best) => spent(&best.subject, &best.all),
+            None => {
+                let quick = self.quick();
+                spent(self.subject, &self.search.search(self.subject, &quick, &self.peaks)?)
+            }
+        };
+        let is_exposed = |name: &String| {
+            exposed.get(name).is_some_and(|spent| spent.exposed > spent.time * LEAST_EXPOSED)
+        };
+        let mut with: Option<Tried<T>> = None;
+        for pieces in PIECES {
+            let found = change::find_splits(self.module_after(best.as_ref()), pieces).into_iter();
+            let set: Vec<Recipe> = found
+                .filter(|found| found.is_exact || !allowed.exact_only)
+                .map(|found| found.recipe)
+                .filter(|recipe| recipe.members().iter().all(is_exposed))
+                .collect();
+            if !set.is_empty() {
+                with = self.shorter(with, self.tried(best.as_ref(), set)?);
+            }
+        }
+        Ok(self.shorter(best, with))
+    }
+
+    fn quick(&self) -> SearchArgs {
+        SearchArgs { effort: Some(EffortArg::Quick), ..self.args.search.clone() }
     }
 
     /// The best set with merges on top: larger ones as long as they make the step shorter.
@@ -374,6 +418,8 @@ impl<T> Maker<'_, T> {
             || is_allowed(RecipeKind::Keep) && !change::find_keeps(module).is_empty()
             || is_allowed(RecipeKind::Pipeline)
                 && !change::find_pipelines(module, CarriedBuffers::One).is_empty()
+            || is_allowed(RecipeKind::Split)
+                && change::find_splits(module, PIECES[1]).iter().any(|of| is_fit(of.is_exact))
             || is_allowed(RecipeKind::Merge)
                 && change::merge_classes(module).iter().any(|class| is_fit(class.is_exact))
     }
@@ -432,9 +478,12 @@ impl<T> Maker<'_, T> {
     /// Recipes on top of others, with a quick search for orders; nothing, if none fits into memory.
     fn tried(&self, on: Option<&Tried<T>>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
         let module = self.module_after(on);
+        let is_merge = |recipe: &Recipe| recipe.kind() == RecipeKind::Merge;
         let base: Vec<(Recipe, String)> = match on {
             // Merges of one size replace those of another.
-            Some(on) if on.recipes.iter().any(|(recipe, _)| recipe.kind() == RecipeKind::Merge) => {
+            Some(on)
+                if set.iter().all(is_merge) && on.recipes.iter().any(|(of, _)| is_merge(of)) =>
+            {
                 return self.tried_again(on, set);
             }
             Some(on) => on.recipes.clone(),
@@ -454,7 +503,7 @@ impl<T> Maker<'_, T> {
             .filter(|(recipe, _)| recipe.kind() != RecipeKind::Merge)
             .map(|(recipe, _)| recipe.clone())
             .collect();
-        let [first, keeps, pipelines, _] = stages(kept);
+        let [first, keeps, pipelines, _, _] = stages(kept);
         let (recipes, module) = self.applied(&[first, keeps, pipelines, set])?;
         self.ordered(recipes, module)
     }
@@ -478,8 +527,7 @@ impl<T> Maker<'_, T> {
         module: Module,
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
-        let quick = SearchArgs { effort: Some(EffortArg::Quick), ..self.args.search.clone() };
-        match self.search.search(&subject, &quick, &self.peaks) {
+        match self.search.search(&subject, &self.quick(), &self.peaks) {
             Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),
@@ -508,15 +556,21 @@ impl<T> Maker<'_, T> {
             .filter(|(_, name)| !self.args.without.contains(name))
             .map(|((recipe, _), _)| recipe.clone())
             .collect();
-        let [first, mut keeps, mut pipelines, merges] = stages(kept);
+        let [first, mut keeps, mut pipelines, merges, mut splits] = stages(kept);
         let (_, module) = self.applied(std::slice::from_ref(&first))?;
         retain_there(&mut keeps, &change::find_keeps(&module));
         let (_, module) = self.applied(&[first.clone(), keeps.clone()])?;
         retain_there(&mut pipelines, &change::find_pipelines(&module, CarriedBuffers::One));
         let (_, module) = self.applied(&[first.clone(), keeps.clone(), pipelines.clone()])?;
         let classes = change::merge_classes(&module);
-        let merges = merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
-        let (recipes, module) = self.applied(&[first, keeps, pipelines, merges])?;
+        let merges: Vec<Recipe> =
+            merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
+        let (_, module) =
+            self.applied(&[first.clone(), keeps.clone(), pipelines.clone(), merges.clone()])?;
+        let pieces = splits.first().map_or(PIECES[0], split_into);
+        let there = change::find_splits(&module, pieces).into_iter().map(|found| found.recipe);
+        retain_there(&mut splits, &there.collect::<Vec<_>>());
+        let (recipes, module) = self.applied(&[first, keeps, pipelines, merges, splits])?;
         let found = self.ordered(recipes, module)?;
         found.ok_or_else(|| {
             Failed::BadInput("--without: the rest does not fit into the memory limit".to_owned())
@@ -590,19 +644,28 @@ fn retain_there(recipes: &mut Vec<Recipe>, there: &[Recipe]) {
 }
 
 /// Recipes in the sequence in which they are applied, those of a set to the same module: scatters
-/// and narrowings, gathers that are kept, pipelines, merges.
-fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 4] {
-    let mut stages = [const { Vec::new() }; 4];
+/// and narrowings, gathers that are kept, pipelines, merges, splits.
+fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 5] {
+    let mut stages = [const { Vec::new() }; 5];
     for recipe in recipes {
         let stage = match recipe.kind() {
             RecipeKind::Scatter | RecipeKind::Narrow => 0,
             RecipeKind::Keep => 1,
             RecipeKind::Pipeline => 2,
             RecipeKind::Merge => 3,
+            RecipeKind::Split => 4,
         };
         stages[stage].push(recipe);
     }
     stages
+}
+
+/// Into how many pieces a split cuts.
+fn split_into(recipe: &Recipe) -> u64 {
+    match recipe {
+        Recipe::Split { pieces, .. } => *pieces,
+        _ => PIECES[0],
+    }
 }
 
 /// A merge of those members that can still be merged; nothing, if there are no two.

@@ -7,7 +7,9 @@
 
 use super::{Array, Module, Opcode, Shape};
 use crate::ids::{ComputationId, InstrId};
+use crate::lex::numbers_in;
 use halflap::ids::IdVec;
+use halflap::rewrite::TAIL;
 use halflap::units::{Bytes, Flops};
 
 /// What an instruction does.
@@ -83,6 +85,21 @@ impl Works {
     }
 }
 
+/// The frontend attribute of a piece of a product: how many there are.
+pub(crate) const PIECES: &str = "halflap_pieces";
+
+/// How much longer a piece of a product takes than its share of the whole. A piece starts and ends
+/// like the whole, when not all of the device is busy.
+fn piece_loss(module: &Module, instr: InstrId) -> f64 {
+    let attributes = module.attribute(instr, "frontend_attributes").unwrap_or("");
+    let Some((_, rest)) = attributes.split_once(PIECES) else { return 1.0 };
+    let Some(&pieces) = numbers_in(rest).first().filter(|pieces| **pieces > 0) else { return 1.0 };
+    let (pieces, tail) = (pieces as f64, TAIL.0 as f64);
+    let Some(array) = module.instruction(instr).shape.array() else { return 1.0 };
+    let result = pieces * array.elements() as f64 * f64::from(array.element.bits()) / 8.0;
+    (result + pieces * tail) / (result + tail)
+}
+
 fn elements(shape: &Shape) -> f64 {
     match shape {
         Shape::Array(array) => array.elements() as f64,
@@ -106,7 +123,7 @@ fn flops(module: &Module, instr: InstrId) -> f64 {
     match module.instruction(instr).opcode {
         opcode if opcode.is_elementwise() => elements(shape),
         Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot => {
-            2.0 * elements(shape) * contracted(module, instr)
+            2.0 * elements(shape) * contracted(module, instr) * piece_loss(module, instr)
         }
         Opcode::Convolution => convolution(module, instr).unwrap_or(0.0),
         Opcode::Reduce | Opcode::ReduceScatter | Opcode::AllReduce | Opcode::SelectAndScatter => {

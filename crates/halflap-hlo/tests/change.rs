@@ -258,7 +258,7 @@ fn the_proof_finds_what_differs() {
     for (from, to, differs) in [
         ("%first_x2), index=1", "%first_x2), index=0", "parameter"),
         ("(%p, %q)", "(%q, %p)", "parameter"),
-        ("[2:4]", "[4:6]", "slice="),
+        ("[2:4]", "[4:6]", "begins at 2"),
         ("{{0,1,2,3}}", "{{1,0,2,3}}", "replica_groups="),
         ("add(%sum, %second)", "subtract(%sum, %second)", "add"),
     ] {
@@ -623,4 +623,78 @@ fn it_is_said_why_a_loop_is_not_pipelined() {
     assert_eq!(found(new.text().to_owned()), Some(LoopStays::NoGather));
     assert_eq!(change::loop_around(&new, "ag.next"), Some(name("loop")));
     assert_eq!(change::loop_around(&new, "x"), None);
+}
+
+fn split(name: &str, pieces: u64) -> Recipe {
+    Recipe::Split { collective: name.to_owned(), pieces }
+}
+
+/// A product that is reduced, and another one that reads what is gathered.
+fn products() -> String {
+    format!(
+        "  %square = f32[8,8]{{1,0}} dot(%x, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  %dot = f32[8,4]{{1,0}} dot(%square, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  %ar = f32[8,4]{{1,0}} all-reduce(%dot), channel_id=1, {GROUPS}, to_apply=%add
+  %part = f32[2,4]{{1,0}} slice(%y), slice={{[0:2], [0:4]}}
+  %ag = f32[8,4]{{1,0}} all-gather(%part), channel_id=2, {GROUPS}, dimensions={{0}}
+  %reads = f32[8,4]{{1,0}} dot(%square, %ag), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT %r = f32[8,4]{{1,0}} add(%ar, %reads)"
+    )
+}
+
+#[test]
+fn a_product_travels_in_pieces() {
+    let module = read(&products());
+    let found = change::find_splits(&module, 2);
+    let found: Vec<_> = found.into_iter().map(|found| (found.recipe, found.is_exact)).collect();
+    assert_eq!(found, [(split("ar", 2), false), (split("ag", 2), true)]);
+    // The rows of what is reduced, and the columns of what is gathered.
+    let (changed, into) = change::apply(&module, &[split("ar", 4)]).unwrap();
+    assert_eq!(into, ["ar.p, ar.p.2, ar.p.3, ar.p.4"]);
+    let text = changed.text();
+    for line in [
+        "%square.p.2 = f32[2,8]{1,0} slice(%square), slice={[2:4], [0:8]}",
+        "%dot.p.2 = f32[2,4]{1,0} dot(%square.p.2, %y), lhs_contracting_dims={1}",
+        "%ar.p.2 = f32[2,4]{1,0} all-reduce(%dot.p.2), channel_id=3",
+        "%ar = f32[8,4]{1,0} concatenate(%ar.p, %ar.p.2, %ar.p.3, %ar.p.4), dimensions={0}",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(same(&module, &changed), Ok(Sameness::SumOrder));
+    let changed = applied(&module, &[split("ag", 2)]);
+    let line = "%ag.p.2 = f32[8,2]{1,0} all-gather(%part.p.2), channel_id=3";
+    assert!(changed.text().contains(line), "{}", changed.text());
+    assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
+}
+
+#[test]
+fn pieces_that_are_not_the_whole_are_found() {
+    let module = read(&products());
+    let changed = applied(&module, &[split("ar", 4)]);
+    for (from, to) in [
+        ("concatenate(%ar.p, %ar.p.2,", "concatenate(%ar.p.2, %ar.p,"),
+        ("slice={[2:4], [0:8]}", "slice={[4:6], [0:8]}"),
+        ("dot(%square.p.2, %y)", "dot(%square.p.2, %x)"),
+    ] {
+        let wrong = changed.text().replace(from, to);
+        assert_ne!(wrong, changed.text());
+        let wrong = Module::read(wrong).unwrap_or_else(|error| panic!("{error}"));
+        assert!(same(&module, &wrong).is_err(), "{from}");
+    }
+}
+
+#[test]
+fn products_that_stay_whole() {
+    let whole = products().replace("add(%ar, %reads)", "add(%ar, %dot)");
+    refused(&whole, &split("ar", 2), "needs all of it");
+    refused(&products(), &split("ar", 3), "so many pieces");
+    refused(&products(), &split("ag", 8), "so many pieces");
+    refused(&sliced(), &split("ar", 2), "a single product");
+    // The gathered dimension is the only one that is not summed over.
+    let rows = products().replace(
+        "dot(%square, %ag), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "dot(%square, %turned), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    );
+    let rows = rows.replace("  %reads", "  %turned = f32[8,4]{1,0} tanh(%ag)\n  %reads");
+    refused(&rows, &split("ag", 2), "a single product");
 }

@@ -238,6 +238,32 @@ impl Writer {
         self.keep(&made);
     }
 
+    /// A product of matrices that is reduced, or one operand of which is gathered.
+    fn product(&mut self) {
+        let (groups, members) = self.groups();
+        let (a, b, c) = (self.value(), self.value(), self.value());
+        let columns = "lhs_contracting_dims={1}, rhs_contracting_dims={1}";
+        let square = self.line("dot", &format!("f32[8,8]{{1,0}} dot({a}, {b}), {columns}"));
+        let rows = "lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+        let made = match self.random.below(2) {
+            0 => {
+                let product = self.line("dot", &format!("{WHOLE} dot({square}, {c}), {rows}"));
+                let reduced = format!("{WHOLE} all-reduce({product}), {members}, to_apply=%add");
+                self.line("all-reduce", &reduced)
+            }
+            _ => {
+                let own = 8 / groups[0].len();
+                let slice = format!("slice({c}), slice={{[0:{own}], [0:16]}}");
+                let part = self.line("slice", &format!("f32[{own},16]{{1,0}} {slice}"));
+                let gather = format!("{WHOLE} all-gather({part}), {members}, dimensions={{0}}");
+                let gathered = self.line("all-gather", &gather);
+                self.line("dot", &format!("{WHOLE} dot({square}, {gathered}), {rows}"))
+            }
+        };
+        let small = self.line("tanh", &format!("{WHOLE} tanh({made})"));
+        self.keep(&small);
+    }
+
     fn compute(&mut self) {
         let (a, b) = (self.value(), self.value());
         let rest = match self.random.below(3) {
@@ -251,11 +277,12 @@ impl Writer {
 
     fn steps(&mut self, count: usize) {
         for _ in 0..count {
-            match self.random.below(6) {
+            match self.random.below(7) {
                 0 => self.scatter(),
                 1 => self.narrow(),
                 2 => self.several(),
                 3 => self.repeated(),
+                4 => self.product(),
                 _ => self.compute(),
             }
         }
@@ -434,6 +461,12 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let buffers = if exact_only { CarriedBuffers::One } else { CarriedBuffers::Two };
     let pipelines = change::find_pipelines(&changed, buffers);
     let (changed, _) = change::apply(&changed, &pipelines).unwrap();
+    let splits: Vec<Recipe> = change::find_splits(&changed, if exact_only { 2 } else { 4 })
+        .into_iter()
+        .filter(|found| found.is_exact || !exact_only)
+        .map(|found| found.recipe)
+        .collect();
+    let (changed, _) = change::apply(&changed, &splits).unwrap();
     let classes = change::merge_classes(&changed);
     let merges: Vec<Recipe> = classes
         .iter()
@@ -443,7 +476,7 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let (changed, _) = change::apply(&changed, &merges).unwrap();
     let how = same(module, &changed)
         .unwrap_or_else(|different| panic!("{different}\n{}\n\n{}", module.text(), changed.text()));
-    let recipes = first.into_iter().chain(keeps).chain(pipelines).chain(merges);
+    let recipes = first.into_iter().chain(keeps).chain(pipelines).chain(splits).chain(merges);
     (recipes.collect(), changed, how)
 }
 
@@ -478,7 +511,8 @@ fn random_modules_compute_the_same() {
     let enough = applied.iter().all(|&number| number >= count as usize / 3);
     assert!(enough, "too few of a kind were applied: {applied:?}");
     println!(
-        "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline, keep)"
+        "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline, keep, \
+         split)"
     );
 }
 

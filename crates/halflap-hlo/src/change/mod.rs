@@ -11,6 +11,7 @@ mod narrow;
 mod offsets;
 mod pipeline;
 mod scatter;
+mod split;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -58,6 +59,14 @@ pub enum Recipe {
         /// The all-gathers, in the text's sequence.
         members: Vec<String>,
     },
+    /// An all-reduce and the product that it reduces, or an all-gather and the product that reads
+    /// it, are done in pieces.
+    Split {
+        /// The collective.
+        collective: String,
+        /// How many.
+        pieces: u64,
+    },
 }
 
 /// Where an iteration gathers for the next one.
@@ -82,16 +91,19 @@ pub enum RecipeKind {
     Pipeline,
     /// [`Recipe::Keep`].
     Keep,
+    /// [`Recipe::Split`].
+    Split,
 }
 
 impl RecipeKind {
     /// Every kind.
-    pub const ALL: [RecipeKind; 5] = [
+    pub const ALL: [RecipeKind; 6] = [
         RecipeKind::Scatter,
         RecipeKind::Merge,
         RecipeKind::Narrow,
         RecipeKind::Pipeline,
         RecipeKind::Keep,
+        RecipeKind::Split,
     ];
 
     /// Its name in options and reports.
@@ -102,6 +114,7 @@ impl RecipeKind {
             RecipeKind::Narrow => "narrow",
             RecipeKind::Pipeline => "pipeline",
             RecipeKind::Keep => "keep",
+            RecipeKind::Split => "split",
         }
     }
 
@@ -120,15 +133,16 @@ impl Recipe {
             Recipe::Narrow { .. } => RecipeKind::Narrow,
             Recipe::Pipeline { .. } => RecipeKind::Pipeline,
             Recipe::Keep { .. } => RecipeKind::Keep,
+            Recipe::Split { .. } => RecipeKind::Split,
         }
     }
 
     /// The collectives that it changes.
     pub fn members(&self) -> &[String] {
         match self {
-            Recipe::Scatter { all_reduce: member } | Recipe::Narrow { collective: member } => {
-                std::slice::from_ref(member)
-            }
+            Recipe::Scatter { all_reduce: member }
+            | Recipe::Narrow { collective: member }
+            | Recipe::Split { collective: member, .. } => std::slice::from_ref(member),
             Recipe::Merge { members }
             | Recipe::Pipeline { members, .. }
             | Recipe::Keep { members } => members,
@@ -193,6 +207,10 @@ pub enum Refusal {
     Loop,
     #[error("and the others named with it do not gather the same again, in the text's sequence")]
     NotSame,
+    #[error("neither reduces nor feeds a single product of matrices")]
+    NoProduct,
+    #[error("and its product have no dimension that can be cut into so many pieces")]
+    NoPieces,
     #[error("was changed by another recipe already")]
     Changed,
 }
@@ -442,6 +460,24 @@ pub fn find_keeps(module: &Module) -> Vec<Recipe> {
         .collect()
 }
 
+/// The collectives that can be cut into pieces with the product beside them.
+pub fn find_splits(module: &Module, pieces: u64) -> Vec<Found> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    let mut draft = Draft::new(module);
+    let mut found = Vec::new();
+    for instr in subject.places().into_iter().flat_map(|id| module.instructions(id)) {
+        let name = module.instruction_name(instr);
+        let plan = split::plan(&subject, instr, pieces);
+        let is_named = named.get(name) == Some(&instr);
+        if is_named && plan.is_ok_and(|plan| plan.write(&mut draft).is_ok()) {
+            let recipe = Recipe::Split { collective: name.to_owned(), pieces };
+            found.push(Found { recipe, is_exact: subject.is_order_free(instr) });
+        }
+    }
+    found
+}
+
 /// The collectives of a module that can be merged, by what they have in common.
 pub fn merge_classes(module: &Module) -> Vec<MergeClass> {
     merge::classes(&RecipeSubject::new(module))
@@ -475,6 +511,9 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
                 .and_then(|plan| plan.write(&mut draft, *buffers))
                 .map_err(refused)?,
             (Recipe::Keep { .. }, members) => keep::plan(&mut meanings, members)
+                .and_then(|plan| plan.write(&mut draft))
+                .map_err(refused)?,
+            (Recipe::Split { pieces, .. }, &[member]) => split::plan(&subject, member, *pieces)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
             (_, members) => merge::write(&subject, &mut draft, members)?,

@@ -25,9 +25,14 @@ fn operation(what: &NodeOp) -> String {
         NodeOp::Started => "a start".to_owned(),
         NodeOp::Function => "a computation".to_owned(),
         NodeOp::Collective { opcode, .. } => opcode.name().to_owned(),
-        NodeOp::Shard { dim, starts } => {
-            format!("a slice of dimension {dim} that begins at {starts:?} on the devices")
-        }
+        NodeOp::Shard { dim, starts } => match &starts[..] {
+            [start, rest @ ..] if rest.iter().all(|other| other == start) => {
+                format!("a slice of dimension {dim} that begins at {start}")
+            }
+            starts => {
+                format!("a slice of dimension {dim} that begins at {starts:?} on the devices")
+            }
+        },
         NodeOp::Op { name, .. } => name.clone(),
     }
 }

@@ -9,6 +9,7 @@ mod loops;
 mod nodes;
 mod numbers;
 mod read;
+mod slices;
 
 use std::collections::{BTreeSet, HashMap};
 

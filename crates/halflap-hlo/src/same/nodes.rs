@@ -4,6 +4,9 @@
 //! - a reduce-scatter is a slice of an all-reduce (another order of sums),
 //! - what is computed element by element of slices is a slice of what is computed of the whole,
 //! - a convert after data moved is the data moved after the convert,
+//! - a product of matrices of a slice of rows or columns is a slice of the product of the whole,
+//! - a collective on the same slice of every member's value is a slice of that on the whole values,
+//! - slices of a value that are put together in their sequence are that value (these in `slices`),
 //! - a sum over slices, summed over the ranks that have them, is the sum of the whole (another
 //!   order),
 //! - of a collective with several operands, each result is that of a collective with one,
@@ -58,7 +61,7 @@ impl Form {
         }
     }
 
-    fn with_dims(&self, dims: &[u64]) -> Form {
+    pub(super) fn with_dims(&self, dims: &[u64]) -> Form {
         match self {
             Form::Array { element, .. } => {
                 Form::Array { element: *element, dims: dims.to_vec(), dynamic: false }
@@ -180,7 +183,10 @@ impl Nodes {
         if opcode == Opcode::DynamicSlice
             && let Some((dim, starts)) = self.sliced(&form, &inputs)
         {
-            return self.plain(NodeOp::Shard { dim, starts }, form, vec![inputs[0]]);
+            return self.shard(dim, starts, form, inputs[0]);
+        }
+        if let Some(known) = self.of_slices(&what, &form, &inputs) {
+            return known;
         }
         if opcode.is_elementwise()
             && opcode != Opcode::Map
@@ -193,6 +199,9 @@ impl Nodes {
 
     /// A collective of one operand, in normal form.
     pub(super) fn collective(&mut self, what: NodeOp, form: Form, input: NodeId) -> NodeId {
+        if let Some(known) = self.communicated(&what, &form, input) {
+            return known;
+        }
         let known = match &what {
             NodeOp::Collective { opcode: Opcode::AllReduce, .. } => self.summed(&what, input),
             NodeOp::Collective { opcode: Opcode::ReduceScatter, .. }
@@ -256,7 +265,7 @@ impl Nodes {
             reducer: *reducer,
         };
         let whole = self.collective(all, whole, input);
-        Some(self.plain(NodeOp::Shard { dim, starts: Rc::new(starts) }, form.clone(), vec![whole]))
+        Some(self.shard(dim, Rc::new(starts), form.clone(), whole))
     }
 
     pub(super) fn device_count(&self) -> usize {
@@ -325,7 +334,7 @@ impl Nodes {
             lifted.push(full);
         }
         let full = self.op(what.clone(), form.with_dims(&whole), lifted);
-        Some(self.plain(NodeOp::Shard { dim, starts }, form.clone(), vec![full]))
+        Some(self.shard(dim, starts, form.clone(), full))
     }
 
     /// A single number in every place.

@@ -312,9 +312,11 @@ impl NodeReader<'_, '_> {
     fn op(&mut self, instr: InstrId, form: Form, inputs: Vec<NodeId>) -> NodeId {
         let module = self.module;
         let instruction = module.instruction(instr);
-        let attributes = module
-            .attributes(instr)
-            .filter(|(key, _)| !SILENT.contains(key) && !CALLS.contains(key));
+        // What is written there for compilers says nothing about a product's value.
+        let is_dot = instruction.opcode == Opcode::Dot;
+        let is_silent = |key: &str| SILENT.contains(&key) || is_dot && key == "frontend_attributes";
+        let attributes =
+            module.attributes(instr).filter(|(key, _)| !is_silent(key) && !CALLS.contains(key));
         let mut attributes = pairs(attributes);
         // How elements lie in memory matters to these alone.
         if matches!(instruction.opcode, Opcode::Bitcast | Opcode::CustomCall | Opcode::Other) {

@@ -1,0 +1,228 @@
+//! A collective and the product of matrices that feeds or reads it, in pieces: while one piece
+//! travels, the next is computed.
+
+use super::{RecipeSubject, Refusal};
+use crate::draft::Draft;
+use crate::ids::InstrId;
+use crate::work::PIECES;
+use crate::{Array, Module, Opcode, Operand};
+
+/// Where a product is cut.
+#[derive(Clone, Copy)]
+struct PieceCut {
+    /// The operand that is cut; every piece reads the whole of the other one.
+    operand: usize,
+    /// Along which dimension of it.
+    dim: usize,
+    /// The same dimension of the product.
+    result_dim: usize,
+}
+
+/// A product whose operand is gathered, or whose result is reduced, in pieces.
+pub(super) struct SplitPlan<'s, 'm> {
+    subject: &'s RecipeSubject<'m>,
+    collective: InstrId,
+    dot: InstrId,
+    cut: PieceCut,
+    pieces: u64,
+}
+
+/// The change to a collective, or why there is none.
+pub(super) fn plan<'s, 'm>(
+    subject: &'s RecipeSubject<'m>,
+    collective: InstrId,
+    pieces: u64,
+) -> Result<SplitPlan<'s, 'm>, Refusal> {
+    let module = subject.module;
+    let [operand] = module.operands(collective) else { return Err(Refusal::Variadic) };
+    let (dot, reader) = match subject.opcode(collective) {
+        Opcode::AllReduce => (operand.of, collective),
+        Opcode::AllGather => {
+            let [dot] = subject.users[collective][..] else { return Err(Refusal::WholeUsed) };
+            (dot, dot)
+        }
+        _ => return Err(Refusal::Kind),
+    };
+    let first = if reader == dot { collective } else { dot };
+    if subject.opcode(dot) != Opcode::Dot {
+        return Err(Refusal::NoProduct);
+    }
+    if subject.is_root(first) || subject.users[first] != [reader] {
+        return Err(Refusal::WholeUsed);
+    }
+    subject.changeable(collective)?;
+    subject.changeable(dot)?;
+    for instr in [collective, dot] {
+        subject.array(instr)?;
+    }
+    let gathered = (reader == dot).then_some(collective);
+    let cut = cut_of(module, dot, gathered, pieces).ok_or(Refusal::NoPieces)?;
+    Ok(SplitPlan { subject, collective, dot, cut, pieces })
+}
+
+/// The longest dimension of a product that can be cut evenly; of what is gathered, if something is.
+fn cut_of(
+    module: &Module,
+    dot: InstrId,
+    gathered: Option<InstrId>,
+    pieces: u64,
+) -> Option<PieceCut> {
+    let is_gathered = |operand: &Operand| gathered.is_none_or(|gather| operand.of == gather);
+    let along = gathered.map(|gather| module.numbers(gather, "dimensions"));
+    let mut best: Option<(u64, PieceCut)> = None;
+    for cut in free_dims(module, dot)? {
+        let operand = &module.operands(dot)[cut.operand];
+        let array = module.operand_shape(operand).array().filter(|array| !array.dynamic)?;
+        let is_along = along.as_ref().is_some_and(|dims| dims.contains(&(cut.dim as i64)));
+        let extent = array.dims[cut.dim];
+        let is_even = extent.is_multiple_of(pieces) && extent > pieces;
+        let is_longer = best.is_none_or(|(longest, _)| extent > longest);
+        if is_gathered(operand) && !is_along && is_even && is_longer {
+            best = Some((extent, cut));
+        }
+    }
+    // What is gathered may be both operands.
+    let reads = module.operands(dot).iter().filter(|operand| is_gathered(operand)).count();
+    best.filter(|_| gathered.is_none() || reads == 1).map(|(_, cut)| cut)
+}
+
+/// The dimensions of both operands that are dimensions of the product as well, each once.
+fn free_dims(module: &Module, dot: InstrId) -> Option<Vec<PieceCut>> {
+    let dims_of = |key: &str| module.numbers(dot, key);
+    let batch = dims_of("lhs_batch_dims").len();
+    let mut found = Vec::new();
+    for (operand, side) in ["lhs", "rhs"].into_iter().enumerate() {
+        let rank = module.operand_shape(module.operands(dot).get(operand)?).array()?.dims.len();
+        let mut taken = dims_of(&format!("{side}_contracting_dims"));
+        taken.extend(dims_of(&format!("{side}_batch_dims")));
+        for dim in (0..rank).filter(|&dim| !taken.contains(&(dim as i64))) {
+            found.push(PieceCut { operand, dim, result_dim: batch + found.len() });
+        }
+    }
+    let rank = module.instruction(dot).shape.array()?.dims.len();
+    (batch + found.len() == rank).then_some(found)
+}
+
+impl SplitPlan<'_, '_> {
+    /// Writes it; returns the names of the pieces of the collective.
+    pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
+        if ![self.collective, self.dot].iter().all(|&instr| draft.is_untouched(instr)) {
+            return Err(Refusal::Changed);
+        }
+        let module = self.subject.module;
+        let gathers = self.subject.opcode(self.collective) == Opcode::AllGather;
+        let (place, removed) = match gathers {
+            true => (self.dot, self.collective),
+            false => (self.collective, self.dot),
+        };
+        let (mut names, mut parts) = (Vec::new(), Vec::new());
+        for piece in 0..self.pieces {
+            let operand = &module.operands(self.dot)[self.cut.operand];
+            let sent = if gathers { &module.operands(self.collective)[0] } else { operand };
+            let slice = self.slice(draft, place, sent, piece);
+            let (result, name) = match gathers {
+                true => {
+                    let gathered = self.communicate(draft, place, &slice, piece);
+                    (self.product(draft, place, &gathered), gathered)
+                }
+                false => {
+                    let product = self.product(draft, place, &slice);
+                    let reduced = self.communicate(draft, place, &product, piece);
+                    (reduced.clone(), reduced)
+                }
+            };
+            names.push(name.trim_start_matches('%').to_owned());
+            parts.push(result);
+        }
+        let mut text =
+            format!("concatenate({}), dimensions={{{}}}", parts.join(", "), self.cut.result_dim);
+        if let Some(metadata) = module.attribute(place, "metadata") {
+            text.push_str(&format!(", metadata={metadata}"));
+        }
+        let shape = self.shape_of(place, None);
+        draft.write_line(place, module.instruction_name(place).to_owned(), (&shape, &text));
+        draft.remove(removed);
+        Ok(names.join(", "))
+    }
+
+    /// The rows of a piece.
+    fn slice(&self, draft: &mut Draft<'_>, at: InstrId, of: &Operand, piece: u64) -> String {
+        let module = self.subject.module;
+        // The plan has looked at it.
+        let Some(array) = module.operand_shape(of).array() else { return draft.operand(of) };
+        let size = array.dims[self.cut.dim] / self.pieces;
+        let range = |(dim, &extent): (usize, &u64)| match dim == self.cut.dim {
+            true => format!("[{}:{}]", piece * size, (piece + 1) * size),
+            false => format!("[0:{extent}]"),
+        };
+        let ranges: Vec<String> = array.dims.iter().enumerate().map(range).collect();
+        let text = format!("slice({}), slice={{{}}}", draft.operand(of), ranges.join(", "));
+        let shape = self.shape(array, Some(self.cut.dim));
+        draft.add(at, &format!("{}.p", module.instruction_name(of.of)), (&shape, &text))
+    }
+
+    /// A piece of the product.
+    fn product(&self, draft: &mut Draft<'_>, at: InstrId, piece: &str) -> String {
+        let module = self.subject.module;
+        let operands = module.operands(self.dot).iter().enumerate();
+        let operands: Vec<String> = operands
+            .map(|(place, operand)| match place == self.cut.operand {
+                true => piece.to_owned(),
+                false => draft.operand(operand),
+            })
+            .collect();
+        let mut text = format!("dot({})", operands.join(", "));
+        let mark = format!("{PIECES}=\"{}\"", self.pieces);
+        let mut marked = format!("{{{mark}}}");
+        for (key, value) in module.attributes(self.dot) {
+            match key {
+                "sharding" => {}
+                "frontend_attributes" => {
+                    let inside = value.trim().trim_start_matches('{').trim_end_matches('}');
+                    marked = format!("{{{inside},{mark}}}");
+                }
+                _ => text.push_str(&format!(", {key}={value}")),
+            }
+        }
+        text.push_str(&format!(", frontend_attributes={marked}"));
+        let shape = self.shape_of(self.dot, Some(self.cut.result_dim));
+        draft.add(at, &format!("{}.p", module.instruction_name(self.dot)), (&shape, &text))
+    }
+
+    /// A piece of the collective.
+    fn communicate(&self, draft: &mut Draft<'_>, at: InstrId, of: &str, piece: u64) -> String {
+        let module = self.subject.module;
+        let mut text = format!("{}({of})", module.opcode_name(self.collective));
+        for (key, value) in module.attributes(self.collective) {
+            match key {
+                "sharding" => {}
+                "channel_id" if piece > 0 => {
+                    text.push_str(&format!(", channel_id={}", draft.fresh_channel()));
+                }
+                _ => text.push_str(&format!(", {key}={value}")),
+            }
+        }
+        let dim = match self.subject.opcode(self.collective) {
+            Opcode::AllGather => self.cut.dim,
+            _ => self.cut.result_dim,
+        };
+        let shape = self.shape_of(self.collective, Some(dim));
+        draft.add(at, &format!("{}.p", module.instruction_name(self.collective)), (&shape, &text))
+    }
+
+    fn shape_of(&self, instr: InstrId, cut: Option<usize>) -> String {
+        let array = self.subject.module.instruction(instr).shape.array();
+        array.map_or(String::new(), |array| self.shape(array, cut))
+    }
+
+    /// A shape, of a piece if it is cut along a dimension.
+    fn shape(&self, array: &Array, cut: Option<usize>) -> String {
+        let extent = |(dim, &extent): (usize, &u64)| match cut == Some(dim) {
+            true => (extent / self.pieces).to_string(),
+            false => extent.to_string(),
+        };
+        let dims: Vec<String> = array.dims.iter().enumerate().map(extent).collect();
+        let layout = self.subject.module.str(array.layout);
+        format!("{}[{}]{layout}", array.element.name(), dims.join(","))
+    }
+}

@@ -1,0 +1,204 @@
+//! Slices of values, and what is computed of them as slices of what is computed of the whole.
+
+use std::rc::Rc;
+
+use super::nodes::{Form, NodeId, NodeOp, Nodes};
+use crate::Opcode;
+use crate::lex::numbers_in;
+
+/// A slice of a dimension: where it begins on each device, and of what it is one.
+#[derive(Clone)]
+struct Slice {
+    dim: usize,
+    starts: Rc<Vec<u64>>,
+    whole: NodeId,
+}
+
+impl Slice {
+    /// Whether it begins at the same place on all devices of each group.
+    fn is_common(&self, groups: &[Vec<u32>]) -> bool {
+        let start = |device: &u32| self.starts.get(*device as usize);
+        groups.iter().all(|group| group.iter().all(|device| start(device) == start(&group[0])))
+    }
+}
+
+impl Nodes {
+    fn slice(&self, id: NodeId) -> Option<Slice> {
+        let node = self.node(id);
+        match &node.what {
+            NodeOp::Shard { dim, starts } => {
+                Some(Slice { dim: *dim, starts: starts.clone(), whole: node.inputs[0] })
+            }
+            _ => None,
+        }
+    }
+
+    /// Of slices of slices, the last that is wanted, and the value with the others alone.
+    fn without(&mut self, id: NodeId, wanted: &dyn Fn(&Slice) -> bool) -> Option<Slice> {
+        let slice = self.slice(id)?;
+        if wanted(&slice) {
+            return Some(slice);
+        }
+        let inner = self.without(slice.whole, wanted)?;
+        let mut dims = self.node(id).form.dims()?.to_vec();
+        dims[inner.dim] = self.node(inner.whole).form.dims()?[inner.dim];
+        let form = self.node(id).form.with_dims(&dims);
+        let whole = self.shard(slice.dim, slice.starts, form, inner.whole);
+        Some(Slice { whole, ..inner })
+    }
+
+    /// A slice in normal form: of slices of slices, that of the first dimension is the last.
+    pub(super) fn shard(
+        &mut self,
+        dim: usize,
+        starts: Rc<Vec<u64>>,
+        form: Form,
+        of: NodeId,
+    ) -> NodeId {
+        let inner = self.slice(of).filter(|inner| inner.dim <= dim);
+        let Some(inner) = inner else {
+            return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
+        };
+        if inner.dim == dim {
+            let both = inner.starts.iter().zip(&*starts).map(|(a, b)| a + b).collect();
+            return self.shard(dim, Rc::new(both), form, inner.whole);
+        }
+        let (Some(whole), Some(part)) = (self.node(inner.whole).form.dims(), form.dims()) else {
+            return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
+        };
+        let mut dims = whole.to_vec();
+        dims[dim] = part[dim];
+        let outer = self.shard(dim, starts, form.with_dims(&dims), inner.whole);
+        let what = NodeOp::Shard { dim: inner.dim, starts: inner.starts };
+        self.plain(what, form, vec![outer])
+    }
+
+    /// A slice, a product of one, or slices put together again.
+    pub(super) fn of_slices(
+        &mut self,
+        what: &NodeOp,
+        form: &Form,
+        inputs: &[NodeId],
+    ) -> Option<NodeId> {
+        let NodeOp::Op { opcode, attributes, .. } = what else { return None };
+        let numbers = |key: &str| {
+            let found = attributes.iter().find(|(own, _)| own == key);
+            found.map_or(Vec::new(), |(_, text)| numbers_in(text))
+        };
+        match (opcode, inputs) {
+            (Opcode::Slice, &[input]) => self.cut(form, input, &numbers("slice")),
+            (Opcode::Concatenate, inputs) => {
+                self.put_together(form, inputs, &numbers("dimensions"))
+            }
+            (Opcode::Dot, &[lhs, rhs]) => {
+                let taken = [
+                    ("lhs_contracting_dims", "lhs_batch_dims"),
+                    ("rhs_contracting_dims", "rhs_batch_dims"),
+                ]
+                .map(|(summed, batch)| [numbers(summed), numbers(batch)].concat());
+                let batch = numbers("lhs_batch_dims").len();
+                self.product(what, form, Operands { of: [lhs, rhs], taken, batch })
+            }
+            _ => None,
+        }
+    }
+
+    /// A slice of one dimension, of every element in it: where each begins and ends, and no
+    /// strides.
+    fn cut(&mut self, form: &Form, input: NodeId, limits: &[i64]) -> Option<NodeId> {
+        let whole = self.node(input).form.dims()?.to_vec();
+        let part = form.dims()?;
+        let mut cut = (0..whole.len()).filter(|&dim| part.get(dim) != whole.get(dim));
+        let (Some(dim), None) = (cut.next(), cut.next()) else { return None };
+        let (Some(&start), true) = (limits.get(2 * dim), limits.len() == 2 * whole.len()) else {
+            return None;
+        };
+        let starts = Rc::new(vec![u64::try_from(start).ok()?; self.device_count()]);
+        Some(self.shard(dim, starts, form.clone(), input))
+    }
+
+    /// Slices of a value in their sequence, with nothing left out.
+    fn put_together(&mut self, form: &Form, inputs: &[NodeId], dims: &[i64]) -> Option<NodeId> {
+        let &[dim] = dims else { return None };
+        let is_along = |slice: &Slice| slice.dim as i64 == dim;
+        let (mut whole, mut next) = (None, 0);
+        for &input in inputs {
+            let slice = self.without(input, &is_along)?;
+            let is_next = slice.starts.iter().all(|&start| start == next);
+            if *whole.get_or_insert(slice.whole) != slice.whole || !is_next {
+                return None;
+            }
+            next += self.node(input).form.dims()?[slice.dim];
+        }
+        whole.filter(|&whole| self.node(whole).form == *form)
+    }
+
+    /// A product of a slice of rows or columns.
+    fn product(&mut self, what: &NodeOp, form: &Form, given: Operands) -> Option<NodeId> {
+        for (place, &operand) in given.of.iter().enumerate() {
+            let results = given.result_dims(self, place)?;
+            let is_free = |slice: &Slice| results[slice.dim].is_some();
+            let Some(slice) = self.without(operand, &is_free) else { continue };
+            let Some(result_dim) = results[slice.dim] else { continue };
+            let extent = self.node(slice.whole).form.dims()?[slice.dim];
+            let mut dims = form.dims()?.to_vec();
+            *dims.get_mut(result_dim)? = extent;
+            let mut inputs = given.of.to_vec();
+            inputs[place] = slice.whole;
+            let whole = self.op(what.clone(), form.with_dims(&dims), inputs);
+            return Some(self.shard(result_dim, slice.starts, form.clone(), whole));
+        }
+        None
+    }
+
+    /// A collective on the same slice of every member's value.
+    pub(super) fn communicated(
+        &mut self,
+        what: &NodeOp,
+        form: &Form,
+        input: NodeId,
+    ) -> Option<NodeId> {
+        let NodeOp::Collective { opcode, members, dimensions, .. } = what else { return None };
+        let is_moved = match opcode {
+            Opcode::AllGather => true,
+            // Which rank adds up an element first may depend on its place.
+            Opcode::AllReduce => self.any_sum_order || self.is_order_free(what, input),
+            _ => false,
+        };
+        let is_free = |slice: &Slice| {
+            !dimensions.contains(&(slice.dim as i64)) && slice.is_common(&members.groups)
+        };
+        let slice = self.without(input, &is_free).filter(|_| is_moved)?;
+        let mut dims = form.dims()?.to_vec();
+        *dims.get_mut(slice.dim)? = self.node(slice.whole).form.dims()?[slice.dim];
+        let whole = self.collective(what.clone(), form.with_dims(&dims), slice.whole);
+        Some(self.shard(slice.dim, slice.starts, form.clone(), whole))
+    }
+}
+
+/// The operands of a product.
+struct Operands {
+    of: [NodeId; 2],
+    /// The dimensions of each that are summed over, or that the product goes through in step.
+    taken: [Vec<i64>; 2],
+    /// How many are the latter.
+    batch: usize,
+}
+
+impl Operands {
+    /// Which dimensions of the product those of an operand are, if they are any.
+    fn result_dims(&self, nodes: &Nodes, place: usize) -> Option<Vec<Option<usize>>> {
+        let mut next = self.batch;
+        let mut found = Vec::new();
+        for of in 0..=place {
+            let rank = nodes.node(self.of[of]).form.dims()?.len();
+            let mut result = |dim: usize| {
+                let is_free = !self.taken[of].contains(&(dim as i64));
+                next += usize::from(is_free);
+                is_free.then(|| next - 1)
+            };
+            found = (0..rank).map(&mut result).collect();
+        }
+        Some(found)
+    }
+}
