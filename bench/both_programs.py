@@ -41,7 +41,7 @@ WAYS = {
 
 
 class Generated(Exception):
-    """A program's text is there, and shall not be compiled."""
+    """Raised once a program's text exists, so that it is not compiled."""
 
 
 def compiled(size):

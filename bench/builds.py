@@ -108,8 +108,8 @@ def pass_row(args, graph, name, folder):
 
 
 def handover(args):
-    """Processor time for handing over scheduler nodes and an order back, in turns, in one process:
-    two have their objects at different places in memory, which makes more of a difference."""
+    """CPU time to hand over scheduler nodes and apply an order, alternating, in one process: two
+    processes place their objects differently in memory, which makes a larger difference."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("before", "after"):
             package = (getattr(args, name) / "halflap").resolve()
@@ -160,7 +160,7 @@ class Package:
         self.to_json = module("_halflap").to_json
 
     def seconds(self, snodes, names):
-        """All that the pass does but for the search."""
+        """Everything that the pass does except the search."""
 
         def there_and_back():
             program = self.program(snodes)

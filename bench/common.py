@@ -66,7 +66,7 @@ def moves_of(stats):
 
 
 def differences(torch_result, halflap_result):
-    """In words, what halflap's OUT.json has that torch's result has not; empty if nothing."""
+    """How halflap's OUT.json differs from torch's result, in words; empty if it does not."""
     found = order_differences(torch_result["order"], halflap_result["order"])
     ours, theirs = halflap_result["peak_memory"], torch_result["peak_memory"]
     if ours != theirs:

@@ -3,8 +3,8 @@
 
     PY bench/compiling.py KIND LAYERS WIDTH HEADS TOKENS RANKS WAY... -o OUT.json [--fx NAME=VALUE]...
 
-PY has torch and the wheel. Nothing is computed: tensors have shapes alone, and the process group
-does nothing. WAY is one of `WAYS`; what is found is written after each. What torch scheduled is
+PY has torch and the wheel. Nothing is executed: tensors have only shapes, and the process group
+does nothing. WAY is one of `WAYS`; results are written after each. What torch scheduled is
 handed over as `halflap.torch` does, with its model of an H100's run times, and simulated; forward
 and backward add up. The bound is that of the same program without the dependencies by which torch
 holds it to an order. `--fx` changes a setting of torch's FX-level scheduling,
@@ -213,8 +213,8 @@ def compiled(way, kind, size):
 
 
 def handover_seconds(snodes):
-    """What the processor takes to hand nodes over and an order back: all that the pass does but for
-    the search."""
+    """CPU time to hand over the nodes and apply an order: everything that the pass does except the
+    search."""
     names = [snode.get_name() for snode in snodes]
 
     def there_and_back():

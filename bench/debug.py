@@ -69,8 +69,8 @@ def write(results, args):
         "# What debugging costs",
         "",
         f"Written by `bench/debug.py` on {datetime.date.today()}: {cpu_model()}, {os.cpu_count()} cores, eight ranks as threads, "
-        f"{args.rounds} rounds of {args.steps} steps, the module's own order. Each figure is the step time over that of a run "
-        "with all off in the same round: the median of the rounds, and the quartiles. *Off, again* shows how much of it is noise.",
+        f"{args.rounds} rounds of {args.steps} steps, the module's own order. Each figure is the step time relative to a run "
+        "with everything off in the same round: the median over rounds, and the quartiles. *Off, again* shows the noise.",
         "",
         "| module | step time, all off | " + " | ".join(names) + " |",
         "| --- | --- |" + " --- |" * len(names),

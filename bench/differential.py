@@ -355,7 +355,7 @@ def check(args, number, case, torch_result, folder):
 
 
 def keep(args, number, case, torch_result, found):
-    """Write down all that is needed to look at a case that differs."""
+    """Write everything needed to reproduce a case that differs."""
     base = args.out / f"case-{args.seed + number}"
     args.out.mkdir(parents=True, exist_ok=True)
     graph = base.with_suffix(".graph.json")

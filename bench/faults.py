@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs halflap debug on every fault of tests/faults, so many times each, and writes
+"""Runs halflap debug on every fault of tests/faults, several times each, and writes
 docs/faults.md."""
 
 import argparse
@@ -20,7 +20,7 @@ from walk import build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py) and [others.py](../tests/faults/others.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `again` how often the command of the report showed the fault again; `said` how often the report was right about whether it does. `python3 bench/faults.py` makes this page again.
+What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py) and [others.py](../tests/faults/others.py), each run {times} times on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank, `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py` regenerates this page.
 
 | fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -28,8 +28,8 @@ What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/c
 
 
 def tried(case, ranks, times, library):
-    """How often a fault was found, how often the report's command showed it, and how often the
-    report was right."""
+    """How often a fault was found, how often the report's command reproduced it, and how often the
+    report was right about that."""
     counts = [0, 0, 0]
     for _ in range(times):
         answer = debug(HALFLAP, case, ranks, library)
@@ -66,7 +66,7 @@ def row(case, times, library):
 
 
 def alarms(cases, times, library):
-    """How often something right was called wrong, of how many times."""
+    """How many walks of correct modules raised a false alarm, and how many walks there were."""
     wrongly = runs = 0
     for case, ranks in (
         (case, ranks) for case in cases for ranks in case.ranks for _ in range(times)
@@ -104,7 +104,7 @@ def main():
                 missed += more
                 print(line, flush=True)
         wrongly, runs = alarms(correct, args.times, library)
-    foot = f"\nThe correct modules beside them raised {wrongly} alarms in {runs} walks.\n"
+    foot = f"\nThe correct modules raised {wrongly} alarms in {runs} walks.\n"
     pathlib.Path(args.output).write_text(
         HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot
     )

@@ -197,17 +197,17 @@ def main():
     load = os.getloadavg()[1]
     DOCUMENT.write_text(f"""# Running modules, measured
 
-Written by bench/run.py on {datetime.date.today().isoformat()}: {version_of([halflap])}, {cpu_model()}, {os.cpu_count()} cores, with a load of {load:.1f} in the last five minutes: above {os.cpu_count()}, other work was in the way.
+Written by bench/run.py on {datetime.date.today().isoformat()}: {version_of([halflap])}, {cpu_model()}, {os.cpu_count()} cores, with a load of {load:.1f} in the last five minutes: above {os.cpu_count()}, other work interfered.
 
 ## Is overlap real?
 
-A self-test of the model, not a measurement of a machine. Two ranks. `layers` are eight layers whose weights are gathered right before they are used; `transformer_WIDTH` is a training step from JAX with parameters cut in two (bench/jax_fsdp.py). On threads collectives take as long as on a link that was chosen so that communication takes as long as compute; on MPI they take as long as they take, and with two ranks on {os.cpu_count()} cores whatever MPI does is taken from compute, of which the simulator knows nothing. The simulated times are those of the simulator with the medians that were measured in each order; ours is found with those of the module's own order, within twice its memory. {options.repeats} repeats of {options.steps - 1} steps; times and ratios are those of the repeat in the middle.
+A self-test of the model, not a measurement of a machine. Two ranks. `layers` are eight layers whose weights are gathered right before they are used; `transformer_WIDTH` is a training step from JAX with parameters sharded over both ranks (bench/jax_fsdp.py). On threads, collectives take as long as on an emulated link chosen so that communication takes as long as compute. On MPI they take their real time, and with two ranks on {os.cpu_count()} cores MPI's own work slows compute down, which the simulator does not model. The simulator uses the medians measured in each order; our order is found with those of the module's own order, within twice its memory. {options.repeats} repeats of {options.steps - 1} steps; times and ratios are those of the median repeat.
 
 {table(HEAD, rows)}
 
 ## A step of a plan
 
-{cost:.0f} ns, in a chain of {count} steps that are kernels on eight numbers, of which kernels take {kernel:.0f} ns and the rest is issuing, queueing and noting times.
+{cost:.0f} ns, in a chain of {count} steps, each a kernel on eight numbers: kernels take {kernel:.0f} ns, the rest is issuing, queueing and recording times.
 """)
     print(DOCUMENT.read_text())
     sys.exit(1 if abs(off) > 0.1 or cost >= 2000 else 0)

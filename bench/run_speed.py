@@ -229,17 +229,17 @@ def main():
     if options.names:
         return
     cores = len(os.sched_getaffinity(0))
-    DOCUMENT.write_text(f"""# Step times beside JAX's
+    DOCUMENT.write_text(f"""# Step times compared with JAX
 
 Written by bench/run_speed.py on {datetime.date.today().isoformat()}: {version_of(options.halflap)}, jax {jax.__version__}, {cpu_model()}, {cores} cores for both.
 
-The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N devices of the host, which are N ranks on threads here. `after_spmd` is the module as it was partitioned (of one device: as it was given to the compiler), `after_optimizations` the one that JAX itself runs. The others are described in bench/speed_programs.py. {options.rounds} rounds in turns, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.
+The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N host devices, which are N ranks on threads here. `after_spmd` is the module after partitioning (for one device: as given to the compiler), `after_optimizations` the one that JAX itself runs. The others are described in bench/speed_programs.py. {options.rounds} alternating rounds, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.
 
 {table(rows)}
 
 {means(rows)}
 
-Where the time goes: median times of all kernels and collectives of a rank, added up by operation, in ms. Ranks share the cores, so that sums can be more than the step; the time of a fused kernel is shared out among its instructions.
+Where the time goes: median times of all kernels and collectives of a rank, summed by operation, in ms. Ranks share the cores, so sums can exceed the step; the time of a fused kernel is divided among its instructions.
 
 {spent(tables)}
 """)

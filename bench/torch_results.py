@@ -101,11 +101,11 @@ def verdict(rows):
 
 
 def overhead(found):
-    lines = ["## Handing over", ""]
+    lines = ["## The hand-over", ""]
     if "problem" in found:
         return [*lines, str(found["problem"]), ""]
     lines += [
-        "What `halflap.torch` takes for each graph of an FSDP model with many layers, beside the search and with it, at the quick effort.",
+        "The time that `halflap.torch` takes for each graph of an FSDP model with many layers, without and with the search, at quick effort.",
         "",
         "| nodes | handing over and back, CPU time, median of 5 | once in the pass, wall time | the whole pass, wall time |",
         "| --- | --- | --- | --- |",
@@ -118,16 +118,16 @@ def overhead(found):
 
 
 AIM = """\
-The aim is 100 ms for handing over 5,000 nodes, and 0.6 s for the whole pass. Wall time has in it what else ran on the machine."""
+The target is 100 ms for handing over 5,000 nodes, and 0.6 s for the whole pass. Wall times include the effect of other work on the machine."""
 
 INTRODUCTION = """\
-# Beside torch.compile
+# Compared with torch.compile
 
-Made by `bench/torch_results.py` on {date}, with torch {torch}, on {cores} cores. Nothing was computed: the models of examples/models.py, larger, are compiled up to the generation of code, with shapes alone and a process group that does nothing. Each order that torch or halflap came to is handed over as `halflap.torch.capture` does, with halflap's model of an H100 and its links for run times, and simulated; forward and backward add up, and the peak is the larger one's. The times are halflap's model, not a GPU's: they compare orders.
+Made by `bench/torch_results.py` on {date}, with torch {torch}, on {cores} cores. Nothing was executed: larger versions of the models of examples/models.py are compiled up to code generation, with fake tensors and a fake process group. Each order that torch or halflap chose is handed over as in `halflap.torch.capture`, with run times from halflap's model of an H100 and its links, and simulated; forward and backward add up, and the peak is the larger of the two. The times come from halflap's model, not from a GPU: they compare orders.
 
-Torch's iterative passes get the same run times, and its FX-level scheduling those that the model has for nodes that are not fused yet. The latter runs with the settings that it has when it is switched on, and once more with merging of collectives. It may use up to 1 GB or 5% more memory, and adds dependencies that hold Inductor to its order. Such a dependency on a collective means that a node is launched after it, not that it waits for its end. The bound is that of the same program without these dependencies, which rule out most other orders. Its other settings did not help with 8 layers: more memory, more data in flight, a longer reach and other ways to merge changed nothing or took longer, and so did no additional memory, compute counted as half or twice as long, and estimates without fusion (`bench/compiling.py --fx` tries others).
+Torch's iterative passes get the same run times, and its FX-level scheduling those of the model for nodes that are not fused yet. The latter runs with its default settings, and once more with merging of collectives. It may use up to 1 GB or 5% more memory, and adds dependencies that hold Inductor to its order. Such a dependency on a collective means that a node is launched after it, not that it waits for its end. The bound is that of the same program without these dependencies, which rule out most other orders. Its other settings did not help with 8 layers: more memory, more data in flight, a longer reach and other ways to merge changed nothing or gave longer steps; so did no additional memory, compute counted as half or twice as long, and estimates without fusion (`bench/compiling.py --fx` tries others).
 
-`kept`: collectives are issued in torch's order. `free`: they may pass each other, as they do by default where all ranks agree. halflap stays within the memory that the order it is given needs. Where it comes after torch's FX-level scheduling, the dependencies of the latter are left out. Compiling is what Inductor takes for both graphs up to the generation of code, which is the same for all: time of the processor, of one run.
+`kept`: collectives are issued in torch's order. `free`: they may pass each other, as they do by default where all ranks agree. halflap stays within the memory that its input order needs. After torch's FX-level scheduling, the dependencies of the latter are left out. Compiling is Inductor's CPU time for both graphs up to code generation (which is the same for all), in one run.
 """
 
 

@@ -1,5 +1,5 @@
-"""Asks XLA and halflap to read every HLO text in a checkout of openxla/xla, and counts who refuses
-what, and why.
+"""Has XLA and halflap read every HLO text in a checkout of openxla/xla, and counts which texts each
+rejects, and why.
 
     python3 bench/xla_texts.py CHECKOUT [--halflap PATH] [--keep FOLDER] [--show N]
 

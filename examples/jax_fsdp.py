@@ -4,7 +4,7 @@ this host.
 
 python examples/jax_fsdp.py [--report FILE.html]
 
-halflap takes the program that XLA partitioned, finds a better order for it, and computes it with
+halflap takes the program that XLA partitioned, finds a better order for it, and runs it with
 its own runtime, eight ranks as threads: the numbers are JAX's.
 """
 

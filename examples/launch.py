@@ -1,5 +1,4 @@
-"""What the examples for torch share: ranks as processes on this machine, and what they are asked
-for."""
+"""What the torch examples share: ranks as processes on this machine, and the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ RANKS = 4
 
 
 def main(kind: str, about: str) -> None:
-    """Trains a model on four ranks, and says what came of it."""
+    """Trains a model on four ranks, and prints the result."""
     arguments = argparse.ArgumentParser(description=about)
     arguments.add_argument(
         "--halflap", action="store_true", help="have halflap order the compiled graphs"
@@ -38,7 +37,7 @@ def main(kind: str, about: str) -> None:
 
 
 def rank(number: int, port: int, kind: str, chosen: argparse.Namespace) -> None:
-    """One rank; the first one talks."""
+    """One rank; the first one prints."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)

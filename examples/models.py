@@ -188,7 +188,7 @@ def train(
     size: Size = SMALL,
     seconds: list[float] | None = None,
 ) -> list[float]:
-    """The losses of so many steps on this rank. How long each takes is added to `seconds`."""
+    """This rank's losses over `steps` steps. The duration of each is appended to `seconds`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     run = torch.compile(model, fullgraph=True) if compiled else model
     losses = []
