@@ -142,7 +142,7 @@ def found(name, ranks, library):
 
 def test_nan_that_no_result_has_is_a_note(library):
     report = found("correct-guarded-log", 1, library)
-    assert report["notes"] == ["'logs' on rank 0 makes NaN, which no result has"]
+    assert report["notes"] == ["'logs' on rank 0 makes NaN that reaches no result"]
 
 
 def test_infinite_results_are_never_passed_over(library, tmp_path):

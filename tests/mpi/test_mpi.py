@@ -474,7 +474,7 @@ def test_a_custom_call_that_never_returns(tmp_path):
     assert code != 0 and seconds < 15
     assert (
         "nothing was completed for 1 s: rank " in errors
-        and "does not come back from kernel 'n'" in errors
+        and "does not return from kernel 'n'" in errors
     )
     assert all(
         f"rank {rank}: runs n (custom call of 'forever', step " in errors for rank in range(4)

@@ -179,7 +179,7 @@ def interrupted(tmp_path, is_repeated):
 def test_an_interrupted_search_gives_the_best_so_far(tmp_path):
     process, out, err = interrupted(tmp_path, is_repeated=False)
     assert process.returncode == 4, err
-    assert err == "interrupted: this is the best order until then, proved like any other\n"
+    assert err == "interrupted: this is the best order so far, proved like any other\n"
     assert "step time" in out and f"wrote {tmp_path / 'out.json'} (" in out
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["optimizer"]["interrupted"] and found["step_time"] <= found["step_time_before"]

@@ -131,7 +131,7 @@ def check_own_devices(folder):
         halflap.torch.enable, device=3
     )
     for wrong in (0, -1, 1.5, True, "8"):
-        assert "a whole number from 1" in refused(halflap.torch.enable, ranks_per_node=wrong)
+        assert "an integer from 1" in refused(halflap.torch.enable, ranks_per_node=wrong)
 
 
 def check_launchers():

@@ -62,7 +62,7 @@ def test_a_program_that_exits_by_itself(tmp_path):
     code, report = debug(tmp_path, "exits.py")
     found = report["finding"]
     assert (code, found["kind"]) == (1, "exception"), report
-    assert "code 3 by itself; its last words: no shards in data/train" in found["what"]
+    assert "code 3 by itself; its last output: no shards in data/train" in found["what"]
     assert any("nothing was compiled" in note for note in report["notes"])
 
 

@@ -320,13 +320,13 @@ fn number(value: &Bound<'_, PyAny>) -> Result<f64, String> {
 fn count<T: TryFrom<i64>>(value: &Bound<'_, PyAny>) -> Result<T, String> {
     let whole = value.extract::<i64>().ok().or_else(|| text(value).ok()?.parse().ok());
     let count = whole.filter(|&whole| whole > 0).and_then(|whole| T::try_from(whole).ok());
-    count.ok_or_else(|| "it must be a whole number of at least 1".to_owned())
+    count.ok_or_else(|| "it must be an integer of at least 1".to_owned())
 }
 
 /// A whole number from 0 on.
 fn whole(value: &Bound<'_, PyAny>) -> Result<u64, String> {
     let whole = value.extract::<u64>().ok().or_else(|| text(value).ok()?.parse().ok());
-    whole.ok_or_else(|| "it must be a whole number from 0 on".to_owned())
+    whole.ok_or_else(|| "it must be an integer from 0 on".to_owned())
 }
 
 fn level(value: &Bound<'_, PyAny>) -> Result<u8, String> {

@@ -31,14 +31,14 @@ const KNOWN: [(&str, &str); 13] = [
     ("schedule.json", "the schedule: order, statistics, proof (halflap.schedule/1)"),
     ("plan.txt", "what a rank does, step by step"),
     ("order.json", "the order that was run"),
-    ("times.json", "what every kernel and collective took, for schedule --profile"),
-    ("out.npz", "what every rank gave"),
+    ("times.json", "the time of every kernel and collective, for schedule --profile"),
+    ("out.npz", "the outputs of every rank"),
     ("flight.json", "the last collectives of every rank"),
     ("fault.jsonl", "what went wrong"),
     ("debug.json", "what was found (halflap.debug/1)"),
-    ("debug.txt", "what was found, as it is printed"),
+    ("debug.txt", "what was found, as text"),
     ("values", "saved values of kernels"),
-    ("guard.c", "what guards the memory of torch programs"),
+    ("guard.c", "the library that guards the memory of torch programs"),
 ];
 
 /// The status of a stage that went well.
@@ -60,7 +60,8 @@ impl Artifacts {
             matches!(both, (Ok(file), Ok(folder)) if file.starts_with(&folder) && file != folder)
         };
         if let Some(inside) = read.iter().copied().flatten().find(is_inside) {
-            let problem = format!("has {}, which is read: name another folder", quoted(inside));
+            let problem =
+                format!("contains {}, which is an input: name another folder", quoted(inside));
             return Err(Failed::in_file(path, problem));
         }
         Artifacts::at(PathBuf::from(path), args.overwrite, input).map(Some)
@@ -80,7 +81,7 @@ impl Artifacts {
         if is_filled && !overwrite {
             return Err(Failed::in_file(
                 &name,
-                "is there and is not empty: name another folder, or say --overwrite",
+                "is not empty: name another folder, or give --overwrite",
             ));
         }
         let is_there = path.exists();
@@ -90,7 +91,7 @@ impl Artifacts {
             if !path.join("index.html").is_file() {
                 return Err(Failed::in_file(
                     &name,
-                    "has no index.html of ours, and is not emptied: name another folder",
+                    "has no index.html from halflap, so it is not emptied: name another folder",
                 ));
             }
         }

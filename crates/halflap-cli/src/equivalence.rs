@@ -42,7 +42,7 @@ pub fn prove(args: &args::Verify) -> Result<String, Failed> {
 fn described(sameness: Sameness, old: &Module, new: &Module) -> String {
     let how = match sameness {
         Sameness::Exact => "the same program, bit for bit",
-        Sameness::SumOrder => "the same program, but for the order in which numbers are added up",
+        Sameness::SumOrder => "the same program, up to the order of summation",
     };
     format!(
         "{how}: {} -> {}, from the texts",

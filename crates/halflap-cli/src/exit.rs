@@ -102,7 +102,7 @@ impl Failed {
                 eprintln!("error: {problem}");
             }
             Failed::Interrupted => {
-                eprintln!("interrupted: this is the best order until then, proved like any other")
+                eprintln!("interrupted: this is the best order so far, proved like any other")
             }
             Failed::ToldElsewhere(_) | Failed::NobodyReads | Failed::Stopped => {}
         }

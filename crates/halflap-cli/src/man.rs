@@ -6,13 +6,13 @@ use clap::{Arg, Command};
 
 /// Exit codes, as docs/command.md has them.
 const EXIT: [(&str, &str); 6] = [
-    ("0", "It is done: what was asked holds, and debug and diff found nothing."),
+    ("0", "Success; debug and diff found nothing."),
     ("1", "A check failed, a run did not complete, or debug or diff found something."),
-    ("2", "The input or the arguments are at fault; the message names the place."),
+    ("2", "Bad input or usage; the message names the place."),
     ("3", "A bug in halflap, or a ledger mismatch that --check-memory found."),
     (
         "4",
-        "Ctrl-C ended the search of schedule, and the best order until then was put out; or a \
+        "Ctrl-C ended the search of schedule, and the best order so far was written; or a \
          custom call ended a run.",
     ),
     ("130", "Ctrl-C ended any other command."),

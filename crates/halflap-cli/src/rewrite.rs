@@ -216,10 +216,10 @@ fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
 fn because(kept: KeptBecause) -> &'static str {
     match kept {
         KeptBecause::NothingToSave => {
-            "nothing exposed can be merged or cut into pieces (--rewrite all has more)"
+            "nothing exposed can be merged or cut into pieces (--rewrite all allows more)"
         }
         KeptBecause::LatencyUnknown => {
-            "all collectives have the same size, so their times do not tell latency from \
+            "all collectives have the same size, so their times do not separate latency from \
              bandwidth: give --device or --link"
         }
         KeptBecause::NothingFits => "no plan that was tried is within the memory limit",

@@ -290,7 +290,7 @@ impl<T> Maker<'_, T> {
         }
         let before = InOrder { subject: self.subject, all: &alone };
         if self.is_lost(&before, &InOrder { subject: &subject, all: &all })? {
-            return Ok(kept("with other run times the step is mostly longer", alone));
+            return Ok(kept("with other run times the step is longer in most cases", alone));
         }
         let changed = Some((subject, all));
         let (alone, kept_because, is_tried) = (None, "", true);
@@ -622,7 +622,7 @@ impl<T> Maker<'_, T> {
         let is_exact_only = self.args.allowed_recipes().is_some_and(|allowed| allowed.exact_only);
         match sameness == Sameness::SumOrder && is_exact_only {
             true => Err(Failed::OurBug(format!(
-                "{} were to keep every bit, and do not",
+                "{} should keep every bit, but do not",
                 count(recipes.len(), "rewrite")
             ))),
             false => Ok(sameness),
@@ -794,7 +794,7 @@ impl ModuleChanges {
         } else {
             let numbers = match self.sameness {
                 Sameness::Exact => "every bit stays as it was",
-                Sameness::SumOrder => "numbers are added up in another order",
+                Sameness::SumOrder => "the order of summation changes",
             };
             facts.push(("rewrites", format!("{}, proved; {numbers}", self.counted())));
         }

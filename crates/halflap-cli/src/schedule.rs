@@ -139,13 +139,11 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
         _ if !args.passes.is_empty() => {
             refused("--passes", "torch's passes are for graphs of torch")
         }
-        _ if args.compat.is_some() => refused("--compat", "it says which torch is followed"),
+        _ if args.compat.is_some() => refused("--compat", "it selects the torch to imitate"),
         _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
-        _ if !args.settings.is_empty() => {
-            refused("--set", "torch's settings are those of its passes")
-        }
+        _ if !args.settings.is_empty() => refused("--set", "torch's settings are for its passes"),
         _ if args.allowed().is_some() && args.allowed_recipes().is_none() => {
-            refused("--rewrite", "what it names are rewrites of graphs")
+            refused("--rewrite", "it names rewrites of graphs")
         }
         _ if !args.without.is_empty() && args.allowed_recipes().is_none() => Err(nothing_chosen()),
         _ if args.emit == Some(Emit::Graph) => {
@@ -168,10 +166,10 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
         |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
     match (args, args.passes.is_empty()) {
         _ if args.emit == Some(Emit::Hlo) => {
-            Err(Failed::in_file(args.graph.name(), "is no HLO module: --emit hlo writes one again"))
+            Err(Failed::in_file(args.graph.name(), "is not an HLO module: --emit hlo writes one"))
         }
         _ if args.allowed().is_none() && args.allowed_recipes().is_some() => {
-            Err(Failed::BadInput("--rewrite: what it names are rewrites of HLO modules".to_owned()))
+            Err(Failed::BadInput("--rewrite: it names rewrites of HLO modules".to_owned()))
         }
         _ if !args.without.is_empty() && args.allowed().is_none() => Err(nothing_chosen()),
         (_, false) if changes(args) => {
@@ -184,7 +182,7 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
         }
         (_, true) if args.check_memory => needs("--check-memory", "the optimizer keeps no ledger"),
         (_, true) if !args.settings.is_empty() => {
-            needs("--set", "torch's settings are those of its passes")
+            needs("--set", "torch's settings are for its passes")
         }
         (_, false) if args.search.any() => {
             let problem = "--memory-budget, --collective-order, --effort and --threads are for the \
@@ -659,7 +657,7 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
 fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     if compat.is_some() {
         files::warn(
-            "torch's iterative passes do not look at order-only edges, which --order-collectives \
+            "torch's iterative passes ignore order-only edges, which --order-collectives \
              adds",
         );
         return;
@@ -696,8 +694,8 @@ fn explain_failure(graph: &Graph, failure: Failure, args: &args::Schedule) -> Fa
         halflap_report::write_mismatch(graph, *pass, mismatch, &mut out)
     });
     let where_to_look = match written {
-        Ok(()) => format!("{path} has all of it"),
-        Err(_) => format!("{path}, which would have all of it, cannot be written"),
+        Ok(()) => format!("{path} has the details"),
+        Err(_) => format!("the details cannot be written to {path}"),
     };
     let name = graph.name(mismatch.candidate);
     let problem =
@@ -714,7 +712,7 @@ fn what_differs(graph: &Graph, mismatch: &LedgerMismatch) -> String {
     };
     let (books, truth) = (mismatch.ledger.level(op), mismatch.truth.levels[op]);
     format!(
-        "at '{}' it has {} bytes after allocation and {} after freeing; true are {} and {}",
+        "at '{}' it has {} bytes after allocation and {} after freeing; the true values are {} and {}",
         graph.name(op),
         books.post_alloc.0,
         books.post_free().0,

@@ -182,7 +182,7 @@ impl ShownModule<'_> {
         if guesses > 0 {
             lines.push((
                 "loops",
-                format!("the trip count of {} is not known: taken as 1", count(guesses, "loop")),
+                format!("the trip count of {} is unknown: assumed to be 1", count(guesses, "loop")),
             ));
         }
         lines.iter().map(|(label, value)| labelled(label, value, style)).collect::<String>()
@@ -280,7 +280,7 @@ impl ShownModule<'_> {
             (module.instruction_name(instr), module.computation_name(module.computation_of(instr)));
         let times = match trips {
             Some(Some(trips)) => format!(" ({trips} times)"),
-            Some(None) => " (how often is not known)".to_owned(),
+            Some(None) => " (how often is unknown)".to_owned(),
             None => String::new(),
         };
         let what = if trips.is_some() { "in the loop" } else { "called by" };

@@ -302,7 +302,7 @@ fn what_is_no_rewrite_is_refused() {
     for (more, said) in [
         (
             &["--rewrite", "melt"][..],
-            "'melt' is no rewrite: choose exact, all, none, or from the list merge, split",
+            "'melt' is not a rewrite: choose exact, all, none, or from the list merge, split",
         ),
         (&["--rewrite", "--without", "merge"], "--without merge: not the name of a rewrite"),
         (&["--rewrite", "--passes", "simple_overlap"], "leave out --passes"),

@@ -119,7 +119,7 @@ fn without_a_host_and_with_sizes_of_data() {
     archive(&folder, &[("in_000_r0", input([1.0, 2.0, 3.0, 4.0]))]);
     let given = ["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"];
     let (said, _) = ends(&halflap(&folder, &given), 0);
-    assert!(said.contains("no host feeds infeed 'i', which gives zeros"), "{said}");
+    assert!(said.contains("infeed 'i' has no host: it gives zeros"), "{said}");
     assert_eq!(outputs(&folder, "out_000_r0"), [-1.0, -2.0, -3.0, 0.0]);
 }
 
@@ -440,7 +440,7 @@ fn a_custom_call_that_never_returns() {
     );
     assert!(
         err.contains("nothing was completed for 0.5 s: rank ")
-            && err.contains("does not come back from kernel 'n'")
+            && err.contains("does not return from kernel 'n'")
             && err.contains("rank 1: runs n (custom call of 'forever', step 1 of e, "),
         "{err}"
     );

@@ -27,9 +27,9 @@ pub(crate) struct DraftLine {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum DraftError {
-    #[error("the instructions of computation '{computation}' need each other in a circle")]
+    #[error("the instructions of computation '{computation}' depend on each other in a cycle")]
     Circle { computation: String },
-    #[error("the edited module cannot be read again: {0}")]
+    #[error("the edited module cannot be read back: {0}")]
     Unreadable(HloError),
     #[error("in the edited module, '{instruction}' is not what was promised")]
     NotPromised { instruction: String },

@@ -32,19 +32,19 @@ pub enum Problem {
     Expected(&'static str),
     #[error("a closing '{expected}' must come before this bracket")]
     WrongBracket { expected: char },
-    #[error("what is opened here is not closed before the text ends")]
+    #[error("the bracket opened here is not closed before the text ends")]
     NotClosed,
     #[error("the string that starts here has no end")]
     StringNotClosed,
     #[error("the number is too large: it overflows")]
     NumberTooLarge,
-    #[error("tuples are nested more than {most} deep: no real program is")]
+    #[error("tuples are nested more than {most} deep")]
     TooDeep { most: usize },
     #[error("the text has {size} bytes: at most 4294967295 are supported")]
     TooLarge { size: usize },
     #[error("the text is not UTF-8")]
     NotUtf8,
-    #[error("{what} '{name}' is there twice: each must be unique")]
+    #[error("{what} '{name}' is defined twice: each must be unique")]
     Twice { what: &'static str, name: String },
     #[error("no instruction before this one is called '{name}'")]
     UnknownOperand { name: String },
@@ -52,15 +52,15 @@ pub enum Problem {
     UnknownComputation { name: String },
     #[error("'{name}' has no element {index}: its shape does not go that deep")]
     NoSuchElement { name: String, index: u32 },
-    #[error("these groups cannot be read; right would be {0}")]
+    #[error("these groups cannot be read; expected {0}")]
     BadGroups(&'static str),
-    #[error("'{name}' gives no tuple: get-tuple-element takes one")]
+    #[error("'{name}' is not a tuple: get-tuple-element takes one")]
     NoTuple { name: String },
     #[error(
-        "get-tuple-element needs index=, a whole number below {count}, the number of the tuple's elements"
+        "get-tuple-element needs index=, an integer below {count}, the number of the tuple's elements"
     )]
     BadIndex { count: usize },
-    #[error("{opcode} takes {takes}, and here are {found}")]
+    #[error("{opcode} takes {takes}, not {found}")]
     WrongCount { opcode: String, takes: String, found: usize },
     #[error("'{name}' starts nothing: {opcode} takes what was started, and that is {of}")]
     NotStarted { opcode: String, name: String, of: String },

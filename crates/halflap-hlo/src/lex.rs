@@ -177,7 +177,7 @@ impl<'t> TextCursor<'t> {
         }
         match self.at > start {
             true => Ok(value),
-            false => Err(self.error(Problem::Expected("a whole number"))),
+            false => Err(self.error(Problem::Expected("an integer"))),
         }
     }
 

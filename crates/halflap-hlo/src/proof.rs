@@ -13,7 +13,7 @@ use crate::ids::{ComputationId, InstrId};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum WriteError {
-    #[error("the module that was written cannot be read again: {0}")]
+    #[error("the module that was written cannot be read back: {0}")]
     Unreadable(HloError),
     #[error("in the module that was written, computation '{computation}' is missing")]
     NoComputation { computation: String },
@@ -35,7 +35,7 @@ pub enum Wrong {
     Opcode,
     #[error("given other operands")]
     Operands,
-    #[error("at another place than in the order")]
+    #[error("not at its place in the order")]
     Place,
     #[error("no longer the root")]
     Root,

@@ -147,7 +147,7 @@ fn all_reduces_that_stay() {
     let module = Module::read(text).unwrap();
     let error = change::apply(&module, &[scatter("ar")]).unwrap_err().to_string();
     assert!(error.contains("offsets that are not the ranks' places"), "{error}");
-    refused(&sliced(), &scatter("all"), "is not what this rewrite is for");
+    refused(&sliced(), &scatter("all"), "is not an instruction that this rewrite applies to");
     let unknown = change::apply(&read(&sliced()), &[scatter("nobody")]).unwrap_err();
     assert_eq!(unknown, ChangeError::Unknown { name: "nobody".to_owned() });
 }
@@ -240,7 +240,11 @@ fn merges_that_are_refused() {
     refused(&lines, &both, "differ in groups");
     refused(&gathers(), &merge(&["first"]), "two or more");
     refused(&gathers(), &merge(&["first", "first"]), "each collective can be merged once");
-    refused(&gathers(), &merge(&["first", "sum"]), "is not what this rewrite is for");
+    refused(
+        &gathers(),
+        &merge(&["first", "sum"]),
+        "is not an instruction that this rewrite applies to",
+    );
 }
 
 /// Wrong changes, each a slip that a rewriter could make.
@@ -553,7 +557,7 @@ fn gathers_that_are_not_the_same() {
             ),
             "control dependencies",
         ),
-        (second("%second = bf16[8,4]{1,0}", "%second = bf16[8,4]{0,1}"), "in another way"),
+        (second("%second = bf16[8,4]{1,0}", "%second = bf16[8,4]{0,1}"), "another layout"),
     ] {
         let module = read(&lines);
         assert_eq!(change::find_keeps(&module), [], "{lines}");

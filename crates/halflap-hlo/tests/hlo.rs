@@ -414,7 +414,7 @@ fn errors_show_the_line() {
         said("ROOT %r = f32 negate(%p)")
             .starts_with("line 5 column 13: expected a shape such as f32[2,3]{1,0}")
     );
-    assert!(said("ROOT %p = f32[2] negate(%p)").contains("instruction 'p' is there twice"));
+    assert!(said("ROOT %p = f32[2] negate(%p)").contains("instruction 'p' is defined twice"));
     assert!(
         said("ROOT %r = f32[2] call(%p), to_apply=%f").contains("no computation is called 'f'")
     );
@@ -484,7 +484,7 @@ fn groups_that_cannot_be_read_are_refused() {
             "ROOT r = f32[8] all-reduce(p), replica_groups={notation}, channel_id=1"
         ));
         assert!(
-            said.starts_with("line 5 column 49: these groups cannot be read; right would be "),
+            said.starts_with("line 5 column 49: these groups cannot be read; expected "),
             "{said}"
         );
     }
@@ -507,28 +507,22 @@ fn what_no_compiler_writes_is_refused() {
             "ROOT x = f32[8] negate(p)\n  ROOT y = f32[8] negate(p)",
             "line 6 column 3: the computation has a second ROOT",
         ),
-        ("ROOT r = f32[8] add(p)", "line 5 column 19: add takes 2 operands, and here are 1"),
-        (
-            "ROOT r = f32[8] negate(p, p)",
-            "line 5 column 19: negate takes 1 operand, and here are 2",
-        ),
-        (
-            "ROOT r = f32[8] select(p, p)",
-            "line 5 column 19: select takes 3 operands, and here are 2",
-        ),
+        ("ROOT r = f32[8] add(p)", "line 5 column 19: add takes 2 operands, not 1"),
+        ("ROOT r = f32[8] negate(p, p)", "line 5 column 19: negate takes 1 operand, not 2"),
+        ("ROOT r = f32[8] select(p, p)", "line 5 column 19: select takes 3 operands, not 2"),
         (
             "ROOT r = f32[8] all-gather-done()",
-            "line 5 column 19: all-gather-done takes 1 operand, and here are 0",
+            "line 5 column 19: all-gather-done takes 1 operand, not 0",
         ),
         (
             "ROOT r = f32[8] all-reduce()",
-            "line 5 column 19: all-reduce takes at least 1 operand, and here are 0",
+            "line 5 column 19: all-reduce takes at least 1 operand, not 0",
         ),
         (
             "n = f32[8] negate(p)\n  ROOT r = f32[8] all-reduce-done(n)",
             "line 6 column 35: 'n' starts nothing",
         ),
-        ("ROOT r = f32[8] parameter(1)", "line 5 column 29: parameter '1' is there twice"),
+        ("ROOT r = f32[8] parameter(1)", "line 5 column 29: parameter '1' appears twice"),
     ];
     for (lines, start) in cases {
         let said = said_of(lines);

@@ -173,7 +173,7 @@ fn moves() {
         ),
         (
             "f32[8] dynamic-update-slice(v, w, z)",
-            "dynamic-update-slice 'r': operand 3 is f32[], it should be of whole numbers",
+            "dynamic-update-slice 'r': operand 3 is f32[], it should be of integers",
         ),
         (
             "f32[8,9] gather(m, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,9}",

@@ -665,7 +665,7 @@ fn messages_that_do_not_come_are_told() {
     assert_eq!(stuck.message.as_deref(), Some("gets from rank 3 on channel 7"));
     assert!(ranks[2].contains("waits for the other half of r"), "{failure}");
     let failure = of_ranks(&ring("x", &PAIRS.replace(",{1,2}", "")), &options, None).unwrap_err();
-    let said = "rank 1: 's' sends to rank 2 on channel 7 what that one never takes";
+    let said = "rank 1: 's' sends to rank 2 on channel 7 a message that is never received";
     assert_eq!(failure.to_string(), said);
 }
 
@@ -692,7 +692,7 @@ fn messages_without_another_half_are_refused() {
         "ROOT",
         &format!("r = (f32[3], u32[], token[]) recv(t), {PAIRS}\n d = (f32[3], token[]) recv-done(r), channel_id=7\n ROOT"),
     );
-    assert!(refused(&other).contains("is not what 'r' of the same channel does"));
+    assert!(refused(&other).contains("does not carry the same type as 'r' of the same channel"));
     let far = send(&PAIRS.replace("{3,0}", "{3,4}"));
     assert!(refused(&far).contains("device 4"), "{}", refused(&far));
 }

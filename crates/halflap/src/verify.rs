@@ -61,7 +61,7 @@ pub struct Proof {
 pub enum Violation {
     #[error("'{name}' is not a node of the graph")]
     UnknownNode { name: String },
-    #[error("node '{node}' is there twice")]
+    #[error("node '{node}' appears twice")]
     Twice { node: String },
     #[error("node '{node}' is missing")]
     Missing { node: String },

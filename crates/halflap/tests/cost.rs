@@ -202,7 +202,7 @@ fn profiles_are_checked() {
         "'zzz' is not a node of the graph, nor are 2 other names; was it measured on another program?"
     );
     assert!(
-        said(r#"{ "a": 1, "a": 2 }"#).starts_with("not a profile: 'a' is there twice at line 1")
+        said(r#"{ "a": 1, "a": 2 }"#).starts_with("not a profile: 'a' appears twice at line 1")
     );
     let list = said("[1]");
     assert!(list.ends_with("it must be a JSON object of node names and nanoseconds"), "{list}");

@@ -257,14 +257,14 @@ fn sizes_and_times_out_of_range() {
         "node 'a', field 'runtime_ns': is not finite; it must be a number"
     );
     assert!(time("1e999").contains("number out of range"), "{}", time("1e999"));
-    let size = "it must be a whole number of bytes, zero or more";
+    let size = "it must be an integer number of bytes, zero or more";
     check(
         |g| g["buffers"][0]["size_alloc"] = json!(-8),
         &format!("buffer 'x': size_alloc -8 is negative; {size}"),
     );
     check(
         |g| g["buffers"][0]["size_free"] = json!(0.5),
-        &format!("buffer 'x': size_free 0.5 is not a whole number; {size}"),
+        &format!("buffer 'x': size_free 0.5 is not an integer; {size}"),
     );
     check(
         |g| g["inputs"][0]["size"] = json!(1e30),
@@ -356,7 +356,7 @@ fn a_collective_says_what_it_does_or_its_name_does() {
         Payload { dtype: Some(Dtype::named("bf16")), input: Bytes(8), output: Bytes(3) }
     );
 
-    let larger = "it must be a whole number of bytes, zero or more";
+    let larger = "it must be an integer number of bytes, zero or more";
     let problem = "not the larger of input_bytes and output_bytes";
     check(
         |g| g["nodes"][1]["collective"]["input_bytes"] = json!(9),
@@ -452,7 +452,7 @@ fn a_byte_order_mark_is_skipped_and_depth_is_bounded() {
     assert_eq!(said, "the file: invalid type: sequence, expected an object");
     check(
         |g| g["groups"]["g"]["ranks"] = json!([-1]),
-        "field 'groups.g.ranks[0]': invalid value: integer `-1`, expected a whole number from 0 to 4294967295",
+        "field 'groups.g.ranks[0]': invalid value: integer `-1`, expected an integer from 0 to 4294967295",
     );
 }
 

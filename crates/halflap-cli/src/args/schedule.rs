@@ -165,7 +165,7 @@ fn listed(list: &str) -> Result<Rewrites, String> {
         |name: &&str| RewriteKind::named(name).is_some() || RecipeKind::named(name).is_some();
     if let Some(name) = names.iter().find(|name| !is_known(name)) {
         return Err(format!(
-            "'{name}' is no rewrite: choose exact, all, none, or from the list {}",
+            "'{name}' is not a rewrite: choose exact, all, none, or from the list {}",
             Rewrites::names().join(", ")
         ));
     }

@@ -298,16 +298,16 @@ impl RunDiff {
 
     fn verdict(&self) -> String {
         match (&self.origin, self.differ.first()) {
-            (Some(pair), _) => format!(
-                "{} is the first that differs although what it takes agrees",
-                self.name(pair)
-            ),
+            (Some(pair), _) => {
+                format!("{} is the first that differs although its inputs agree", self.name(pair))
+            }
             (None, Some(pair)) => {
-                format!("{} is the first that differs, in what it takes", self.name(pair))
+                format!("{} is the first that differs, already in its inputs", self.name(pair))
             }
             (None, None) if self.is_none() => "the runs agree".to_owned(),
             (None, None) => {
-                "what both have agrees; each line below is in one of them only".to_owned()
+                "everything that both have agrees; each line below is in one of them only"
+                    .to_owned()
             }
         }
     }

@@ -207,7 +207,7 @@ pub fn assumed_ranks(module: &Module) -> Option<String> {
 
 /// Why collectives of a module are not chained.
 fn no_chains() -> Failed {
-    let why = "all devices run the same module, so that any order will do";
+    let why = "all devices run the same module, so any order works";
     Failed::BadInput(format!("--order-collectives is not for HLO modules: {why}"))
 }
 
@@ -232,7 +232,7 @@ fn check_profile(module: &Module, costs: &Costs, input: Option<&Input>) -> Resul
         // A profile has what ran, which the compiler may have named after this text was written.
         Some((first, _)) if unknown.len() == profile.names().count() => {
             let problem =
-                format!("no name is one of the module's instructions; the first is '{first}'");
+                format!("no name is an instruction of the module; the first is '{first}'");
             Err(Failed::in_file(input.name(), problem))
         }
         Some((first, others)) => {
@@ -305,7 +305,7 @@ impl ProgramSource {
     /// Where run times come from, for display.
     pub fn device(&self) -> Option<String> {
         let name = self.assumed?;
-        Some(format!("{name} is assumed, because none was named: --device models another"))
+        Some(format!("{name} is assumed, because no device was given: --device selects another"))
     }
 
     /// The name of a unit.

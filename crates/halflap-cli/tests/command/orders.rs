@@ -174,7 +174,7 @@ fn verify_says_what_is_wrong() {
     );
     let mut twice = order.clone();
     twice[3] = twice[4].clone();
-    assert!(said(json!(twice), &[], 1).contains("is there twice"));
+    assert!(said(json!(twice), &[], 1).contains("appears twice"));
     assert!(said(json!(order[1..]), &[], 1).contains("is missing"));
     let mut other = order.clone();
     other[0] = json!("nobody");

@@ -181,9 +181,9 @@ pub enum ChangeError {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum Refusal {
-    #[error("is not what this rewrite is for")]
+    #[error("is not an instruction that this rewrite applies to")]
     Kind,
-    #[error("is bound by control dependencies")]
+    #[error("has control dependencies")]
     Controls,
     #[error("is the result of its computation: all of it is needed")]
     Root,
@@ -197,13 +197,13 @@ pub enum Refusal {
     Groups,
     #[error("is sliced at offsets that are not the ranks' places in their groups")]
     Offsets,
-    #[error("has readers that lay its elements out in another way")]
+    #[error("has readers that use another layout")]
     Layout,
-    #[error("sends no less the other way round")]
+    #[error("would send no fewer bytes the other way round")]
     NotNarrower,
-    #[error("is not made of what its loop keeps and counts alone")]
+    #[error("depends on more than loop invariants and the loop counter")]
     NotAhead,
-    #[error("is in no loop that can carry more values")]
+    #[error("is not in a loop that can carry more values")]
     Loop,
     #[error("and the others named with it do not gather the same again, in the text's sequence")]
     NotSame,
@@ -220,7 +220,7 @@ pub enum Refusal {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum LoopStays {
-    #[error("it is bound by control dependencies")]
+    #[error("it has control dependencies")]
     Controls,
     #[error("its body or its condition is also run by others")]
     Shared,

@@ -19,13 +19,13 @@ use halflap::order::Order;
 pub enum PlanError {
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("'{instruction}' runs '{computation}', which is not there, or not as it must be")]
+    #[error("'{instruction}' runs '{computation}', which does not exist or has the wrong form")]
     Callee { instruction: String, computation: String },
     #[error(
         "'{computation}' is both the body of a loop and called by '{instruction}', which cannot be run"
     )]
     CalledLoop { instruction: String, computation: String },
-    #[error("'{instruction}' is not what its operands and its computations ask for")]
+    #[error("'{instruction}' does not match its operands and computations")]
     Shape { instruction: String },
 }
 

@@ -53,7 +53,7 @@ pub enum Different {
         expected: String,
         found: String,
     },
-    #[error("the results differ in a way that no single instruction stands for")]
+    #[error("the results differ, but no single instruction can be named")]
     Results,
     #[error("the control dependency of '{after}' on '{before}' is missing")]
     Control { before: String, after: String },

@@ -144,7 +144,7 @@ fn starts(view: RuleView<'_>, first: usize, rank: usize) -> RuleResult {
     for index in first..view.count() {
         let element = view.array(index)?.element;
         if !is_index(element) {
-            return Err(view.operand_should(index, "of whole numbers"));
+            return Err(view.operand_should(index, "of integers"));
         }
         view.takes(index, &Type::scalar(element))?;
     }
@@ -193,7 +193,7 @@ pub(super) fn dynamic_update_slice(view: RuleView<'_>) -> RuleResult {
 fn index_dims(view: RuleView<'_>, operand: usize) -> Result<(Vec<u64>, usize), Mismatch> {
     let indices = view.array(operand)?;
     if !is_index(indices.element) {
-        return Err(view.operand_should(operand, "of whole numbers"));
+        return Err(view.operand_should(operand, "of integers"));
     }
     let rank = indices.dims.len();
     let dim = view.dim("index_vector_dim", rank + 1)?;

@@ -179,7 +179,7 @@ fn read_run(graph: &Graph, raw: RawRun) -> Result<PartRun, String> {
             }
             match seen.insert(op) {
                 true => Ok(MeasuredSpan { op, start: Nanos(raw.start_ns), end: Nanos(raw.end_ns) }),
-                false => Err(format!("'{}' is there twice", raw.name)),
+                false => Err(format!("'{}' appears twice", raw.name)),
             }
         };
         raw.into_iter().map(span).collect::<Result<Vec<MeasuredSpan>, String>>()

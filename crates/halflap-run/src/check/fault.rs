@@ -24,8 +24,7 @@ static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 const GRACE_MICROS: libc::useconds_t = 200_000;
 /// The code of signals that the operating system itself raises.
 const SI_KERNEL: libc::c_int = 0x80;
-const UNALIGNED: &str =
-    "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";
+const UNALIGNED: &str = "SIGSEGV: an instruction needs aligned memory, or an address is invalid";
 /// Only one thread reports.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [(libc::c_int, &str); 5] = [
@@ -360,7 +359,11 @@ impl CaughtSignal<'_> {
             None if self.address == 0 => write!(text, "was stopped by {}", self.signal),
             None => {
                 let (done, address) = (self.done.words(), self.address);
-                write!(text, "{done} address {address:#x}, which is no buffer's ({})", self.signal)
+                write!(
+                    text,
+                    "{done} address {address:#x}, which belongs to no buffer ({})",
+                    self.signal
+                )
             }
         }?;
         if self.may_be_found() {

@@ -129,12 +129,8 @@ fn read_index(own: PathBuf) -> Result<(RankValues, usize), IndexError> {
     }
     let listed = index["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
     let read = |(number, value): (usize, &Value)| {
-        let missing = || {
-            IndexError::new(
-                &path,
-                format!("entry {number} lacks something, or has it in another form"),
-            )
-        };
+        let missing =
+            || IndexError::new(&path, format!("entry {number} is incomplete or malformed"));
         Entry::from_json(value).ok_or_else(missing)
     };
     let mut entries = listed.iter().enumerate().map(read).collect::<Result<Vec<Entry>, _>>()?;

@@ -24,7 +24,7 @@ pub enum EvaluateError {
     #[error("input {index} of rank {rank} is {given}, and must be {expected}")]
     Input { rank: usize, index: usize, expected: String, given: String },
     #[error(
-        "'{instruction}' communicates with rank {missing}, which did not come to it: it left a loop or took another branch"
+        "'{instruction}' communicates with rank {missing}, which did not reach it: it left a loop or took another branch"
     )]
     Diverged { instruction: String, missing: usize },
     #[error("rank {rank}: '{instruction}' {problem}")]

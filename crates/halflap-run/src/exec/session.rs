@@ -353,7 +353,7 @@ pub(crate) fn describe(
                 };
                 format!("is in {} number {sequence} among {} ({place}){absent}", of.name, of.among)
             }
-            LabelKind::Wait => format!("computes nothing before the end of {} ({place})", of.name),
+            LabelKind::Wait => format!("computes nothing until the end of {} ({place})", of.name),
             LabelKind::Transfer if of.message.is_some() => {
                 format!("waits for the other half of {} ({place})", of.name)
             }

@@ -397,7 +397,7 @@ impl Worker {
         let Label { name, place: (computation, step), .. } = label;
         let rank = self.rank;
         said::warn_once(format!(
-            "rank {rank}: kernel '{name}', step {step} of {computation}, changes how its thread rounds; it was set back"
+            "rank {rank}: kernel '{name}', step {step} of {computation}, changes its thread's rounding mode; it was reset"
         ));
         if let Some(probe) = &self.probe {
             probe.changed_mode(issued);

@@ -28,7 +28,7 @@ pub enum Failure {
     #[error("{0}")]
     Endless(Box<Endless>),
     #[error(
-        "rank {rank}: there is no memory for '{buffer}' ({kind}, {bytes} bytes), step {} of {}; the plan needs {planned} bytes at once on every rank", .place.1, .place.0
+        "rank {rank}: out of memory for '{buffer}' ({kind}, {bytes} bytes), step {} of {}; the plan needs {planned} bytes at once on every rank", .place.1, .place.0
     )]
     NoMemory {
         rank: usize,
@@ -45,11 +45,11 @@ pub enum Failure {
     #[error("rank {rank}: '{collective}' {problem}, on rank {receiver}")]
     Ragged { rank: usize, receiver: usize, collective: String, problem: RaggedProblem },
     #[error(
-        "rank {rank}: '{kernel}' sends to rank {receiver} on channel {channel} what that one never takes"
+        "rank {rank}: '{kernel}' sends to rank {receiver} on channel {channel} a message that is never received"
     )]
     Untaken { rank: usize, receiver: usize, kernel: String, channel: i64 },
     #[error(
-        "the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}"
+        "the plans of the ranks differ, so they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}"
     )]
     PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
     #[error("rank {rank} requested {requested} bytes at most, and the plan says {planned}")]
@@ -99,9 +99,9 @@ impl std::fmt::Display for Stuck {
         match message {
             Some(message) => write!(
                 f,
-                "rank {rank} waits in '{kernel}' ({known}), which {message}: the other half of the message does not come"
+                "rank {rank} waits in '{kernel}' ({known}), which {message}: the other half of the message does not arrive"
             ),
-            None => write!(f, "rank {rank} does not come back from kernel '{kernel}' ({known})"),
+            None => write!(f, "rank {rank} does not return from kernel '{kernel}' ({known})"),
         }
     }
 }

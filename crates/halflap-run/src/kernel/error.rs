@@ -30,11 +30,11 @@ pub enum Gap {
     NotAKernel,
     #[error("{}", unpaired(.is_host))]
     NoPairs { is_host: bool },
-    #[error("no {0} of the module has its channel, so that it would wait forever")]
+    #[error("no {0} of the module has its channel, so it would wait forever")]
     NoOtherHalf(&'static str),
-    #[error("what it carries is not what '{0}' of the same channel does")]
+    #[error("it does not carry the same type as '{0}' of the same channel")]
     OtherHalf(String),
-    #[error("a message needs ranks that run beside each other, which a plain evaluation has not")]
+    #[error("a message needs concurrent ranks, which a plain evaluation does not have")]
     Message,
     #[error("elements of type {0} are not supported")]
     ElementType(&'static str),
@@ -44,7 +44,7 @@ pub enum Gap {
     Dynamic,
     #[error("its attribute '{key}' has a value that is missing or not supported: '{value}'")]
     Attribute { key: &'static str, value: String },
-    #[error("its operands or its shape are not what the operation asks for")]
+    #[error("its operands or its shape are not valid for the operation")]
     Shape,
     #[error(
         "the constant's values are not in the text ('{{...}}'): dump the module with \
@@ -55,16 +55,16 @@ pub enum Gap {
     Literal,
     #[error("the custom call's target '{0}' is neither known nor in a library that was given")]
     Target(String),
-    #[error("the computation that it applies is not one of scalars")]
+    #[error("the computation that it applies is not scalar")]
     Applied,
-    #[error("the reduction of a collective is none of add, multiply, minimum, maximum, and, or")]
+    #[error("the reduction of a collective is not one of add, multiply, minimum, maximum, and, or")]
     Reduction,
 }
 
 /// Why it is not known between which ranks a message goes.
 fn unpaired(is_host: &bool) -> &'static str {
     match is_host {
-        true => "it exchanges data with the host, and there is none beside the module here",
+        true => "it exchanges data with the host, and there is none here",
         false => {
             "it does not say between which ranks: \
              frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}} would"

@@ -168,10 +168,8 @@ fn notes(module: &Module, program: &Program) -> Vec<String> {
     let note = |instr: InstrId| {
         let name = module.instruction_name(instr);
         match module.instruction(instr).opcode {
-            Opcode::Infeed => Some(format!("no host feeds infeed '{name}', which gives zeros")),
-            Opcode::Outfeed => {
-                Some(format!("no host listens to outfeed '{name}': what it takes is dropped"))
-            }
+            Opcode::Infeed => Some(format!("infeed '{name}' has no host: it gives zeros")),
+            Opcode::Outfeed => Some(format!("outfeed '{name}' has no host: its input is dropped")),
             _ => None,
         }
     };

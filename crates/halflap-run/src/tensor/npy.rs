@@ -14,13 +14,13 @@ use super::{DType, Tensor, element_count};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum NpyError {
-    #[error("this is no .npy file: it does not start as one")]
+    #[error("this is not a .npy file: it does not start like one")]
     Magic,
     #[error("the .npy file's header cannot be read: {0}")]
     Header(String),
     #[error("the .npy file's elements are '{0}', which is not supported")]
     Type(String),
-    #[error("the .npy file's header asks for {expected} bytes, and {given} are there")]
+    #[error("the .npy file's header asks for {expected} bytes, but there are {given}")]
     Size { expected: usize, given: usize },
     #[error("this .npz file cannot be read: {0}")]
     Archive(&'static str),

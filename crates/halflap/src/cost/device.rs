@@ -172,9 +172,9 @@ impl Fields {
 
     fn count(&self, field: &'static str) -> Result<u32, DeviceError> {
         let value = self.required(field)?;
-        let given = GivenField { field, value, right: "a whole number from 1 to 4294967295" };
+        let given = GivenField { field, value, right: "an integer from 1 to 4294967295" };
         match given.number()? {
-            number if number.fract() != 0.0 => Err(given.bad("not a whole number")),
+            number if number.fract() != 0.0 => Err(given.bad("not an integer")),
             number if (1.0..=f64::from(u32::MAX)).contains(&number) => Ok(number as u32),
             _ => Err(given.bad("out of range")),
         }
@@ -358,14 +358,14 @@ mod tests {
             said("2600", "\"x\""),
             "field 'memory_gb_per_s': \"x\" is not a number; it must be a number above zero"
         );
-        let count = "it must be a whole number from 1 to 4294967295";
+        let count = "it must be an integer from 1 to 4294967295";
         assert_eq!(
             said(": 4,", ": 0,"),
             format!("field 'ranks_per_node': 0 is out of range; {count}")
         );
         assert_eq!(
             said(": 4,", ": 4.5,"),
-            format!("field 'ranks_per_node': 4.5 is not a whole number; {count}")
+            format!("field 'ranks_per_node': 4.5 is not an integer; {count}")
         );
         assert_eq!(
             said("\"launch_us\": 3", "\"launch_us\": -3"),
@@ -385,7 +385,7 @@ mod tests {
             "{missing}"
         );
         let twice = said("launch_us", "name");
-        assert!(twice.starts_with("not a device: 'name' is there twice at line 2"), "{twice}");
+        assert!(twice.starts_with("not a device: 'name' appears twice at line 2"), "{twice}");
         let list = Device::read(b"[1]").unwrap_err().to_string();
         assert!(
             list.starts_with("not a device: invalid type: sequence, expected an object"),

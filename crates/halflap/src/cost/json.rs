@@ -61,7 +61,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         let mut fields = Vec::new();
         while let Some((name, value)) = map.next_entry::<String, Value>()? {
             if !seen.insert(name.clone()) {
-                return Err(A::Error::custom(format!("'{name}' is there twice")));
+                return Err(A::Error::custom(format!("'{name}' appears twice")));
             }
             fields.push((name, value));
         }

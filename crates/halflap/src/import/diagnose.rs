@@ -40,7 +40,7 @@ pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
     }
     let message = match non_finite {
         true => "is not finite; it must be a number".to_owned(),
-        false => message.replace("expected u32", "expected a whole number from 0 to 4294967295"),
+        false => message.replace("expected u32", "expected an integer from 0 to 4294967295"),
     };
     ImportError::Field { place: place.unwrap_or_else(|| "the file".to_owned()), message }
 }

@@ -399,7 +399,7 @@ fn numbered<'a, I: Id>(
     Ok(map)
 }
 
-const RIGHT_SIZE: &str = "a whole number of bytes, zero or more";
+const RIGHT_SIZE: &str = "an integer number of bytes, zero or more";
 
 fn whole(number: Number, buffer: &str, field: &'static str) -> Result<Bytes, GraphError> {
     as_bytes(number).and_then(not_negative).map_err(|problem| GraphError::BadSize {
@@ -431,7 +431,7 @@ fn as_bytes(number: Number) -> Result<Bytes, &'static str> {
         Number::Whole(whole) => Ok(Bytes(whole)),
         Number::Large(_) => Err("too large: it overflows"),
         Number::Float(float) if float.abs() >= i64::MAX as f64 => Err("too large: it overflows"),
-        Number::Float(float) if float.fract() != 0.0 => Err("not a whole number"),
+        Number::Float(float) if float.fract() != 0.0 => Err("not an integer"),
         Number::Float(float) => Ok(Bytes(float as i64)),
     }
 }

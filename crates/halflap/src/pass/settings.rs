@@ -127,7 +127,7 @@ impl Settings {
                 *count = if none {
                     None
                 } else {
-                    Some(parse(value).ok_or_else(|| bad("a whole number, or none"))?)
+                    Some(parse(value).ok_or_else(|| bad("an integer, or none"))?)
                 };
             }
         }

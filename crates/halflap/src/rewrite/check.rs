@@ -183,7 +183,7 @@ pub(super) fn no_circle(graph: &Graph, sets: &[&[OpId]]) -> Result<(), RewriteEr
     }
 }
 
-/// Sets, by number, that need each other in a circle when each becomes one operation; empty if
+/// Sets, by number, that depend on each other in a cycle when each becomes one operation; empty if
 /// there is no circle.
 pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
     let mut set_of: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());

@@ -36,7 +36,7 @@ def checked_ranks(ranks: int | None) -> int | None:
     if ranks is None:
         return None
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks < 2**32:
-        right = f"a whole number from 1 to {2**32 - 1}"
+        right = f"an integer from 1 to {2**32 - 1}"
         raise ValueError(f"ranks_per_node must be {right}, not {ranks!r}")
     return ranks
 

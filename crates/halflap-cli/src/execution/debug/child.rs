@@ -53,7 +53,7 @@ impl fmt::Display for End {
             End::Code(0) => write!(f, "completed"),
             End::Code(code) => write!(f, "ended with code {code}"),
             End::Signal(number) => write!(f, "was ended by {}", signal_name(*number)),
-            End::TimedOut => write!(f, "was not done in time"),
+            End::TimedOut => write!(f, "timed out"),
             End::TooMuchOutput => write!(f, "printed more than {} GiB", MOST_OUTPUT >> 30),
         }
     }
@@ -62,13 +62,13 @@ impl fmt::Display for End {
 /// A signal in words.
 pub fn signal_name(number: i32) -> String {
     let name = match number {
-        4 => "SIGILL (an instruction that does not exist)",
+        4 => "SIGILL (an illegal instruction)",
         6 => "SIGABRT (abort)",
-        7 => "SIGBUS (memory that is not there)",
-        8 => "SIGFPE (a division of whole numbers by zero)",
-        9 => "SIGKILL (ended from outside, perhaps for want of memory)",
-        11 => "SIGSEGV (memory that it may not touch)",
-        15 => "SIGTERM (ended from outside)",
+        7 => "SIGBUS (an invalid address)",
+        8 => "SIGFPE (an integer division by zero)",
+        9 => "SIGKILL (killed from outside, perhaps out of memory)",
+        11 => "SIGSEGV (an invalid memory access)",
+        15 => "SIGTERM (terminated from outside)",
         _ => return format!("signal {number}"),
     };
     name.to_owned()

@@ -173,22 +173,22 @@ impl Reproduced {
         match self {
             Reproduced::Yes => "yes, it was tried",
             Reproduced::OnlyWhole => {
-                "yes, it was tried; the kernel alone does not, because it needs what runs before it"
+                "yes, it was tried; the kernel alone does not, because the fault depends on earlier work"
             }
             Reproduced::NotSaved => {
-                "yes, it was tried; what the kernel alone would take could not be saved"
+                "yes, it was tried; the inputs of the kernel alone could not be saved"
             }
             Reproduced::Chance => {
                 "no, because one run alone looks fine: compare the values of two with 'halflap \
                  diff'"
             }
             Reproduced::Compared => {
-                "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
+                "no, because one run alone looks fine: use 'halflap diff' to compare its outputs with and without \
                  --no-memory-caching"
             }
             Reproduced::Said => "no, because the run goes on: it warns on standard error",
             Reproduced::NotThisTime => {
-                "no, because it does not happen every time, or needs what only this run had"
+                "no, because it does not happen every time, or depends on something that only this run had"
             }
         }
     }

@@ -83,7 +83,7 @@ fn note(args: &args::Run, line: &serde_json::Value) {
         let line = format!("{line}\n");
         let written = open_report(path).map(|mut file| file.write_all(line.as_bytes()));
         if !matches!(written, Ok(Ok(()))) {
-            eprintln!("{path}: what went wrong could not be written there");
+            eprintln!("{path}: the fault report could not be written");
         }
     }
 }

@@ -74,7 +74,7 @@ impl Inputs {
                 };
                 Err(Failed::in_file(
                     self.place(),
-                    format!("{what} not what the module takes:{lines}"),
+                    format!("{what} not what the module expects:{lines}"),
                 ))
             }
         }
@@ -195,7 +195,7 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     }
     Some(match () {
         () if array.dtype() == kind.dtype && sorted(array.dims()) == sorted(&kind.dims) => {
-            ": the same dimensions in another layout; give them in the sequence of the module's \
+            ": the same dimensions in another layout; give them in the order of the module's \
              shape"
         }
         () if array.dims() == kind.dims => ": the same shape with another type",
@@ -230,7 +230,7 @@ pub(crate) fn check_memory(program: &Prepared, module: &str) -> Result<(), Faile
     for (kind, name) in inputs.chain(outputs) {
         if Vec::<u8>::new().try_reserve_exact(kind.bytes()).is_err() {
             let problem =
-                format!("{name}: there is no memory for {}, {} bytes", words(kind), kind.bytes());
+                format!("{name}: out of memory for {}, {} bytes", words(kind), kind.bytes());
             return Err(Failed::in_file(module, problem));
         }
     }

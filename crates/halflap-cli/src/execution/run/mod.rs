@@ -73,7 +73,7 @@ fn watched(args: &args::Run) -> Result<(), Failed> {
         return threads(args);
     }
     match check::split()
-        .map_err(|error| Failed::OurBug(format!("the process cannot be split in two: {error}")))?
+        .map_err(|error| Failed::OurBug(format!("the process cannot fork: {error}")))?
     {
         Split::Worker(_told) => threads(args),
         Split::Watcher(departure) => match departure.code() {

@@ -155,7 +155,7 @@ fn peak(program: &Prepared, outcome: &Outcome) -> String {
     let agrees = match most == planned {
         true => "as planned".to_owned(),
         false => format!(
-            "of {planned} planned for the worst case of what data decide ({} bytes)",
+            "of {planned} planned for the worst case of data-dependent control flow ({} bytes)",
             planned.0
         ),
     };
@@ -225,8 +225,8 @@ impl BothOrders {
         let apart = 100.0 * (measured / simulated - 1.0);
         let Contention { compute, communication } = self.contention;
         format!(
-            "\n{}simulated with the times that were measured in each order; the ratios are {apart:+.1}% apart (median of {})\n\
-             beside each other, compute takes {compute:.2} times as long and communication {communication:.2} times \
+            "\n{}simulated with the times measured in each order; the ratios are {apart:+.1}% apart (median of {})\n\
+             when they overlap, compute takes {compute:.2} times as long and communication {communication:.2} times \
              (--slowdown {compute:.2} --comm-slowdown {communication:.2})\n",
             table.render(&terminal::style()),
             count(self.steps, "step")

@@ -123,9 +123,7 @@ impl Mpi {
     pub(super) fn load() -> Result<Mpi, Failure> {
         let library = open()?;
         let other = |error: libloading::Error| {
-            Failure::Mpi(format!(
-                "libmpi.so is not Open MPI's, which is the one that is supported: {error}"
-            ))
+            Failure::Mpi(format!("libmpi.so is not Open MPI's, the only supported one: {error}"))
         };
         // SAFETY: the signatures are the standard's; the symbols below, without which this fails,
         // show that it is Open MPI, whose handles are addresses.

@@ -184,7 +184,7 @@ impl MpiTransport {
     fn count(&self, bytes: usize, size: usize) -> Result<c_int, Stopped> {
         c_int::try_from(bytes / size).map_err(|_| {
             self.fate.fail(Failure::Mpi(format!(
-                "a collective of {bytes} bytes is longer than MPI can count"
+                "a collective of {bytes} bytes is larger than MPI can count"
             )))
         })
     }

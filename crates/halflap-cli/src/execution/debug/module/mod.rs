@@ -497,7 +497,7 @@ impl Walk<'_> {
         let (kernel, origin) = (cause.kernel(), &cause.origin);
         let buffer = text(origin, "buffer").unwrap_or("");
         let given = match origin["of"].as_array().is_some_and(|of| !of.is_empty()) {
-            true => "infinities that it is given",
+            true => "infinite inputs",
             false => "finite numbers",
         };
         let what = match (&cause.victim, memory) {
@@ -597,13 +597,16 @@ impl Walk<'_> {
         let (kind, what) = match is_chance {
             true => (
                 Kind::Chance,
-                format!("'{kernel}' gives other values every time, of the same inputs"),
+                format!("'{kernel}' gives different values every time, from the same inputs"),
             ),
             false => {
-                let why = "it reads what it was not given, or does not write all that it gives";
+                let why =
+                    "it reads memory that it was not given, or does not write all of its output";
                 (
                     Kind::Uninitialised,
-                    format!("'{kernel}' gives other values when memory lies elsewhere: {why}"),
+                    format!(
+                        "'{kernel}' gives different values when its memory is elsewhere: {why}"
+                    ),
                 )
             }
         };
@@ -636,7 +639,8 @@ impl Walk<'_> {
         let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else {
             return Ok(None);
         };
-        let what = format!("'{kernel}' gives other values at another time, of the same inputs");
+        let what =
+            format!("'{kernel}' gives different values at another time, from the same inputs");
         let mut finding = Diagnosis::new(Kind::Chance, what);
         finding.rank = Some(rank);
         finding.kernel = Some(kernel.clone());

@@ -137,11 +137,11 @@ impl OriginsReport {
         let more = kernels.len().saturating_sub(LISTED);
         let one = |origin: &&Json| {
             let (kernel, around) = (text(origin, "kernel").unwrap_or(""), around(origin));
-            format!("'{kernel}'{around} makes NaN, which no result has")
+            format!("'{kernel}'{around} makes NaN that reaches no result")
         };
         let mut notes: Vec<String> = kernels.iter().take(LISTED).map(one).collect();
         notes.extend(
-            (more > 0).then(|| format!("{more} more kernels make NaN, which no result has")),
+            (more > 0).then(|| format!("{more} more kernels make NaN that reaches no result")),
         );
         notes
     }

@@ -36,8 +36,8 @@ impl Memory {
     pub fn words(self) -> &'static str {
         match self {
             Memory::Cached => "memory as always",
-            Memory::End => "every buffer against the page behind it",
-            Memory::Start => "every buffer against the page before it",
+            Memory::End => "every buffer right before a guard page",
+            Memory::Start => "every buffer right after a guard page",
         }
     }
 }

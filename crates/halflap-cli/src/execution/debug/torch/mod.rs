@@ -81,7 +81,7 @@ fn walk(session: &mut CommandSession<'_>) -> Result<Option<Diagnosis>, Failed> {
 }
 
 const NOTHING_COMPILED: &str = "nothing was compiled: the program called no function of \
-    torch.compile, so that the checks of compiled graphs had nothing to look at";
+    torch.compile, so the checks of compiled graphs had nothing to check";
 
 /// The run in which compiled graphs check their values.
 fn check_values(session: &mut CommandSession<'_>) -> Result<CommandRun, Failed> {
@@ -102,8 +102,8 @@ fn guard(session: &mut CommandSession<'_>) -> Result<Guarded, Failed> {
     for guard in [Guard::End, Guard::Start] {
         let ran = session.run(guard.stage(), Variables::guarded(guard))?;
         let (name, what) = match guard {
-            Guard::Start => ("guard before", "every tensor against the page before it"),
-            _ => ("guard behind", "every tensor against the page behind it"),
+            Guard::Start => ("guard before", "every tensor right after a guard page"),
+            _ => ("guard behind", "every tensor right before a guard page"),
         };
         session.report.stage(name, format!("{what}: {}", ran.end));
         if ran.crash().is_some() {
@@ -121,9 +121,9 @@ fn guard(session: &mut CommandSession<'_>) -> Result<Guarded, Failed> {
 fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Diagnosis {
     let words = ran.last_words();
     let what = match words.is_empty() {
-        true => format!("the program {} by itself, without a word", ran.end),
+        true => format!("the program {} by itself, without any output", ran.end),
         false => {
-            format!("the program {} by itself; its last words: {}", ran.end, words.join(" / "))
+            format!("the program {} by itself; its last output: {}", ran.end, words.join(" / "))
         }
     };
     let mut finding = Diagnosis::new(Kind::Exception, what);
@@ -330,7 +330,10 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Diagnosis {
         }
         None => {
             let code = bad.exception.frames.last().map_or("", |frame| frame.code.as_str());
-            Diagnosis::new(kind, format!("a compiled graph takes or gives {words} ({code})"))
+            Diagnosis::new(
+                kind,
+                format!("a compiled graph has {words} among its inputs or outputs ({code})"),
+            )
         }
     }
 }
@@ -409,7 +412,7 @@ fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Diagnosi
     let place = found.as_ref().map(|last| last.call.title()).or_else(|| stack.first().cloned());
     let place = place.as_deref().unwrap_or("the start");
     let what = format!(
-        "nothing comes after {place}; a program that is only slow needs a longer --timeout"
+        "nothing happens after {place}; a program that is only slow needs a longer --timeout"
     );
     let mut finding = Diagnosis::new(Kind::Hang, what);
     finding.rank = rank;
@@ -431,7 +434,7 @@ fn waiting(stands: &[Stand]) -> String {
         }
     }
     if collectives.len() < 2 {
-        return "the ranks wait: each stands where its line says".to_owned();
+        return "the ranks wait: each line says where".to_owned();
     }
     let each = |(name, ranks): &(&str, Vec<String>)| match ranks.len() {
         1 => format!("rank {} in {name}", ranks[0]),
@@ -477,7 +480,7 @@ mod tests {
         assert_eq!(words, expected);
         for other in [Some("all_reduce"), None] {
             let words = waiting(&[stand(0, Some("all_reduce")), stand(1, other)]);
-            assert_eq!(words, "the ranks wait: each stands where its line says");
+            assert_eq!(words, "the ranks wait: each line says where");
         }
     }
 
