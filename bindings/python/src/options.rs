@@ -323,10 +323,10 @@ fn count<T: TryFrom<i64>>(value: &Bound<'_, PyAny>) -> Result<T, String> {
     count.ok_or_else(|| "it must be an integer of at least 1".to_owned())
 }
 
-/// A whole number from 0 on.
+/// An integer of 0 or more.
 fn whole(value: &Bound<'_, PyAny>) -> Result<u64, String> {
     let whole = value.extract::<u64>().ok().or_else(|| text(value).ok()?.parse().ok());
-    whole.ok_or_else(|| "it must be an integer from 0 on".to_owned())
+    whole.ok_or_else(|| "it must be an integer of 0 or more".to_owned())
 }
 
 fn level(value: &Bound<'_, PyAny>) -> Result<u8, String> {

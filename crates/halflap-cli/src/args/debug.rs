@@ -1,4 +1,4 @@
-//! Commands that look for mistakes: `debug`, `diff`; and the checks of `run`.
+//! Commands that look for faults: `debug`, `diff`; and the checks of `run`.
 
 use std::ffi::OsString;
 
@@ -42,8 +42,8 @@ pub struct DebugArgs {
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
         default_missing_value = "nan", default_value = "off", env = "HALFLAP_NAN_ASSERTS")]
     pub nan_asserts: NanAsserts,
-    /// Follow NaN and infinities from the kernels that make them to the results, and write to a
-    /// file which made those that arrive; also indices out of range that are clamped.
+    /// Track NaN and infinities from the kernels that produce them to the results, and write their
+    /// origins to a file; also out-of-range indices that are clamped.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
         default_missing_value = "nan-origins.json", env = "HALFLAP_NAN_ORIGINS")]
     pub nan_origins: Option<String>,
@@ -97,7 +97,7 @@ impl Default for DebugArgs {
 pub enum CheckLifetimes {
     /// Do not check.
     Off,
-    /// Say what differs.
+    /// Log differences.
     Log,
     /// End the run.
     Assert,
@@ -117,7 +117,7 @@ pub enum NanAsserts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Against {
-    /// Buffers are given again.
+    /// Buffers are reused.
     #[value(alias = "0")]
     Off,
     /// One element too far is found.
@@ -135,10 +135,10 @@ pub enum OnOff {
     Off,
 }
 
-/// How a module that is debugged is run; as for `halflap run`.
+/// How to run the module being debugged; as for `halflap run`.
 #[derive(Debug, clap::Args)]
 pub struct DebugRun {
-    /// How many ranks, which must be as many as the module has, if it says that [default: those].
+    /// The number of ranks; it must match the module's, if it has one [default: the module's].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// The inputs of every rank, as for run [default: generated from --seed].
@@ -156,7 +156,7 @@ pub struct DebugRun {
     /// Do not fuse kernels in the plain run either; all other stages never do.
     #[arg(long)]
     pub no_fuse: bool,
-    /// How often it is run.
+    /// How many times to run it.
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
@@ -166,7 +166,7 @@ pub struct DebugRun {
     /// A shared library with targets of custom calls; may be given more than once.
     #[arg(long, value_name = "LIB.so", visible_alias = "library")]
     pub custom_calls: Vec<String>,
-    /// Make a mistake on purpose, to see that it is found.
+    /// Inject a fault on purpose, to check that it is found.
     #[arg(long, value_name = "FAULT", hide = true)]
     pub inject: Vec<String>,
 }
@@ -197,21 +197,21 @@ pub struct Debug {
 
 #[derive(Debug, clap::Args)]
 pub struct Diff {
-    /// A folder of saved values, that of one rank in it, or of the artifacts of a run that saved
+    /// A folder of saved values, of one rank's values, or of the artifacts of a run that saved
     /// them.
     #[arg(value_name = "RUN_A")]
     pub a: String,
-    /// Another one: of another order, precision, module or rank.
+    /// Another such folder: of another order, precision, module or rank.
     #[arg(value_name = "RUN_B")]
     pub b: String,
-    /// How far numbers may be apart, as a part of RUN_B's [default: by type: f64 1e-7, f32 1.3e-6,
-    /// f16 1e-3, bf16 1.6e-2, others 0; the coarser of two types].
+    /// The relative tolerance, as a fraction of RUN_B's values [default: by type: f64 1e-7, f32
+    /// 1.3e-6, f16 1e-3, bf16 1.6e-2, others 0; the coarser of two types].
     #[arg(long, value_name = "NUMBER")]
     pub rtol: Option<f64>,
     /// The absolute tolerance [default: f64 1e-7, other floating types 1e-5, others 0].
     #[arg(long, value_name = "NUMBER")]
     pub atol: Option<f64>,
-    /// Write all that differs to this file as JSON (halflap.diff/1); - is standard output.
+    /// Write all differences to this file as JSON (halflap.diff/1); - is standard output.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<String>,
     /// Print it as JSON instead of the text.

@@ -1,9 +1,9 @@
-//! Commands on what was measured: `align`, `analyze`, `timeline`.
+//! Commands for measurements: `align`, `analyze`, `timeline`.
 
 use super::shared::{OUTPUT, PictureArgs};
 use crate::place::{Input, Output};
 
-/// How many rows tables have by default.
+/// How many rows tables show by default.
 pub(crate) const TOP: usize = 10;
 
 #[derive(Debug, clap::Args)]
@@ -11,7 +11,7 @@ pub struct Align {
     /// One halflap.graph/1 file for each rank, all of the same program.
     #[arg(required = true, num_args = 1..)]
     pub graphs: Vec<String>,
-    /// The folder to write the aligned graphs to, under the names that they have.
+    /// The folder to write the aligned graphs to, under their own names.
     #[arg(short, long, value_name = "DIR", help_heading = OUTPUT)]
     pub output: String,
 }
@@ -22,11 +22,11 @@ pub struct Analyze {
     /// input.
     #[arg(required = true, num_args = 1.., value_name = "TRACE")]
     pub traces: Vec<Input>,
-    /// Write all of it (halflap.analysis/1) to this file; gzipped if its name ends in .gz; - is
+    /// Write the analysis (halflap.analysis/1) to this file; gzipped if its name ends in .gz; - is
     /// standard output, in place of the tables.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<String>,
-    /// Print all of it (halflap.analysis/1) instead of the tables.
+    /// Print the analysis (halflap.analysis/1) instead of the tables.
     #[arg(long, conflicts_with = "output", help_heading = OUTPUT)]
     pub json: bool,
     /// Write the median time of every kernel to this file, for schedule --profile.
@@ -35,7 +35,7 @@ pub struct Analyze {
     /// Write a self-contained page for a browser: a timeline for each rank, and tables.
     #[arg(long, value_name = "FILE.html", help_heading = OUTPUT)]
     pub report: Option<Output>,
-    /// How many ranks, collectives and kernels the tables have.
+    /// How many ranks, collectives and kernels the tables show.
     #[arg(long, value_name = "N", default_value = "10", help_heading = OUTPUT)]
     pub top: usize,
 }
@@ -54,7 +54,7 @@ pub struct Timeline {
     pub json: bool,
     #[command(flatten)]
     pub pictures: PictureArgs,
-    /// How many operations the table has.
+    /// How many operations the table shows.
     #[arg(long, value_name = "N", default_value = "10", help_heading = OUTPUT)]
     pub top: usize,
 }

@@ -1,4 +1,4 @@
-//! What can be typed: the command itself here, a module for each group of commands, and what they
+//! The command line: the command itself here, a module for each group of commands, and what they
 //! share.
 
 mod debug;
@@ -28,7 +28,7 @@ pub(crate) use values::{duration, in_bandwidths, in_slowdowns, limit};
 #[derive(Debug, Parser)]
 #[command(name = "halflap", version, arg_required_else_help = true)]
 pub struct Args {
-    /// Say on standard error what is being done.
+    /// Log progress to standard error.
     #[arg(short, long, global = true, display_order = 998)]
     pub verbose: bool,
     #[command(subcommand)]
@@ -64,7 +64,7 @@ pub enum Command {
     /// Compare the values that two runs saved (run --debug-values 1) and name the first kernel that
     /// differs.
     Diff(Diff),
-    /// Print what a shell needs to complete commands and options.
+    /// Print a shell's completion script for commands and options.
     Completions {
         /// Which shell.
         shell: Shell,

@@ -1,4 +1,4 @@
-//! Commands that look at orders: `simulate`, `explain`, `what-if`, `verify`.
+//! Commands that examine orders: `simulate`, `explain`, `what-if`, `verify`.
 
 use halflap::memory::Budget;
 
@@ -12,7 +12,7 @@ use crate::place::{Input, Output};
 /// The speeds of communication that what-if tries by default.
 pub(crate) const BANDWIDTHS: [f64; 3] = [0.5, 1.0, 2.0];
 
-/// A graph and perhaps an order of it.
+/// A graph and optionally an order of it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Ordered {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
@@ -22,7 +22,7 @@ pub struct Ordered {
     pub order: Option<Input>,
     #[command(flatten)]
     pub collectives: CollectiveArgs,
-    /// Write all of it to this file as JSON; - is standard output.
+    /// Write everything to this file as JSON; - is standard output.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<String>,
     /// Print it as JSON instead of the text.
@@ -62,21 +62,21 @@ pub struct Explain {
 pub struct WhatIf {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: Input,
-    /// A schedule (halflap.schedule/1) of it, whose collective order and effort are used, and whose
-    /// order no point is worse than where it fits.
+    /// A schedule (halflap.schedule/1) of it, whose collective order and effort are used; no point
+    /// is worse than its order, if that fits.
     pub schedule: Option<Input>,
-    /// Memory limits to try [default: from 0.8x of the input order's peak as far as more memory
-    /// helps].
+    /// Memory limits to try [default: from 0.8x of the input order's peak upwards, as long as more
+    /// memory helps].
     #[arg(long, value_name = "LIMIT,...", value_delimiter = ',')]
     #[arg(allow_hyphen_values = true)]
     pub memory: Vec<Budget>,
-    /// Communication speeds to try, as multiples of what the graph has.
+    /// Communication speeds to try, as multiples of the graph's.
     #[arg(long, value_name = "FACTOR,...", value_delimiter = ',')]
     #[arg(default_value = "0.5x,1x,2x", value_parser = factor)]
     pub bandwidth: Vec<f64>,
     #[command(flatten)]
     pub collectives: CollectiveArgs,
-    /// How much work is done for each point [default: as the schedule records it, else quick].
+    /// How much work to spend on each point [default: as the schedule records it, else quick].
     #[arg(long, value_enum, help_heading = SEARCH)]
     pub effort: Option<EffortArg>,
     /// How many threads may work [default: all cores]; does not change the result.
@@ -107,11 +107,11 @@ pub struct Verify {
     /// compute the same.
     pub order: Input,
     /// Also run two HLO modules on all ranks, as threads, with random inputs, and compare the
-    /// results: bit for bit, or within a tolerance where numbers are added up in another order
+    /// results: bit for bit, or within a tolerance if the order of summation differs
     /// (docs/rewrite.md).
     #[arg(long)]
     pub run: bool,
-    /// With how many sets of random inputs.
+    /// The number of sets of random inputs.
     #[arg(long, value_name = "N", default_value = "3", requires = "run",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub seeds: u16,

@@ -10,7 +10,7 @@ use super::values::{limit, order_for, panic_at};
 use crate::place::{Input, Output};
 use crate::runtime::EmulatedLink;
 
-/// How long `--tune` tries orders where no time is given.
+/// How long `--tune` tries orders if no time is given.
 pub const DEFAULT_TUNE: Nanos = Nanos(300e9);
 
 /// Which orders of a module's computations are run.
@@ -19,8 +19,7 @@ pub struct OrderArgs {
     /// The module's own order [default: the best that is found].
     #[arg(long)]
     pub input_order: bool,
-    /// One kernel for every instruction, instead of one for several where nothing else reads what
-    /// is in between.
+    /// Do not fuse instructions: one kernel for each.
     #[arg(long)]
     pub no_fuse: bool,
     #[command(flatten)]
@@ -47,8 +46,9 @@ pub struct Plan {
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: Input,
-    /// How many ranks: as many as the module is partitioned for, replicas times partitions; any
-    /// number that its collectives allow, if it does not say [default: those].
+    /// The number of ranks: as many as the module is partitioned for (replicas times partitions);
+    /// if it does not say, any number that its collectives allow [default: inferred from the
+    /// module].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// The inputs of every rank: an .npz archive, or a folder of .npy files, with arrays named
@@ -56,9 +56,9 @@ pub struct Run {
     /// ranks: floats from -0.5 to 0.5, integers from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<Input>,
-    /// Run this kernel or collective alone; --inputs is then a folder of values that were saved
-    /// (--debug-values 1) with it. Of its last launch, or with KERNEL@2 of that in iteration 2 of
-    /// the loop around it.
+    /// Run this kernel or collective alone; --inputs is then a folder of saved values
+    /// (--debug-values 1). Uses its last launch, or with KERNEL@2 the one in iteration 2 of the
+    /// enclosing loop.
     #[arg(long, value_name = "KERNEL", requires = "inputs")]
     #[arg(conflicts_with_all = ["order", "compare", "tune"])]
     pub only: Option<String>,
@@ -68,14 +68,14 @@ pub struct Run {
     /// An order (docs/formats.md) [default: the best that is found].
     #[arg(long, value_name = "ORDER.json", conflicts_with = "input_order")]
     pub order: Option<Input>,
-    /// Another order for one rank, to see that this is found out.
+    /// Another order for one rank, to check that the mismatch is detected.
     #[arg(long, value_name = "RANK=ORDER.json", value_parser = order_for, hide = true)]
     pub order_for: Vec<(usize, Input)>,
-    /// Where ranks are.
+    /// How ranks run.
     #[arg(long, value_enum, default_value = "threads")]
     pub backend: Backend,
-    /// How often to run it; the first run is a warm-up and does not count, unless it is the only
-    /// one.
+    /// How many times to run it; the first run is a warm-up and does not count, unless it is the
+    /// only one.
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
@@ -96,8 +96,7 @@ pub struct Run {
     /// A shared library with targets of custom calls; may be given more than once.
     #[arg(long, value_name = "LIB.so")]
     pub custom_calls: Vec<String>,
-    /// How many threads a kernel of a rank may use [default: the cores there are, shared out among
-    /// the ranks].
+    /// How many threads a kernel of a rank may use [default: the cores divided among the ranks].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads_per_rank: Option<u16>,
     /// Run the module's own order, too, and print measured and simulated step times side by side.
@@ -133,7 +132,7 @@ pub struct Run {
     /// The rank that a single rank represents, and the number of partitions.
     #[arg(skip)]
     pub stands_for: Option<(usize, u32)>,
-    /// Have a rank panic at a step of a plan, to see what happens.
+    /// Make a rank panic at a step of a plan, for tests.
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,
     #[command(flatten)]

@@ -28,24 +28,23 @@ pub struct Schedule {
     /// and keep those.
     #[arg(long, value_enum, value_name = "WHICH", help_heading = SEARCH)]
     pub order_collectives: Option<ChainWhich>,
-    /// Change the program where that makes its step shorter (docs/rewrite.md): by rewrites that
-    /// keep every bit, by all, by none, or by those that are named [default: none; without a value:
-    /// exact].
+    /// Rewrite the program where that shortens its step (docs/rewrite.md): with rewrites that keep
+    /// every bit, all, none, or those in a list [default: none; without a value: exact].
     #[arg(long, value_name = "exact|all|none|LIST", help_heading = REWRITES)]
     #[arg(num_args = 0..=1, default_missing_value = "exact")]
     pub rewrite: Option<Rewrites>,
-    /// Leave out a rewrite that --rewrite chose, by the name that the summary has for it (merge:3).
-    /// May be given more than once.
+    /// Leave out a rewrite that --rewrite chose, by its name in the summary (merge:3). May be given
+    /// more than once.
     #[arg(long, value_name = "RECIPE", help_heading = REWRITES)]
     #[arg(requires = "rewrite", value_delimiter = ',')]
     pub without: Vec<String>,
-    /// What a product's start and end take in every piece that --rewrite cuts it into, as so much
-    /// of its result: a size, or a multiple of the default such as 2x [default: 2MiB].
+    /// The ramp-up and ramp-down of each piece that --rewrite splits a matrix product into, as an
+    /// amount of its result: a size, or a multiple of the default such as 2x [default: 2MiB].
     #[arg(long, value_name = "SIZE", help_heading = REWRITES)]
     #[arg(requires = "rewrite", hide_short_help = true)]
     pub piece_tail: Option<Budget>,
-    /// Merge these collectives into one before the search, as docs/rewrite.md says: names of nodes
-    /// with commas between. May be given more than once.
+    /// Merge these collectives into one before the search (docs/rewrite.md): node names, separated
+    /// by commas. May be given more than once.
     #[arg(long, value_name = "NODE,NODE,...", help_heading = REWRITES)]
     #[arg(conflicts_with = "rewrite", hide_short_help = true)]
     pub merge: Vec<String>,
@@ -56,8 +55,8 @@ pub struct Schedule {
     /// Print the schedule (halflap.schedule/1) instead of the summary.
     #[arg(long, conflicts_with = "show", help_heading = OUTPUT)]
     pub json: bool,
-    /// What is written: the schedule; of an HLO module also the module itself, scheduled and with
-    /// asynchronous collectives; of a graph also the graph, changed by --rewrite or --merge
+    /// What to write: the schedule; for an HLO module also the module itself, scheduled and with
+    /// asynchronous collectives; for a graph also the graph, changed by --rewrite or --merge
     /// [default: schedule].
     #[arg(long, value_enum, value_name = "WHAT", help_heading = OUTPUT)]
     pub emit: Option<Emit>,
@@ -84,7 +83,7 @@ pub struct Schedule {
     /// Set one of torch's settings (docs/settings.md lists them). May be given more than once.
     #[arg(long = "set", value_name = "NAME=VALUE", help_heading = PASSES)]
     pub settings: Vec<String>,
-    /// Behave exactly as that torch does, known defects included.
+    /// Reproduce that version of torch exactly, including its known bugs.
     #[arg(long, value_enum, help_heading = PASSES)]
     pub compat: Option<Compat>,
     /// After every swap, compare the memory ledger with a full recomputation.
@@ -109,7 +108,7 @@ impl Schedule {
     }
 }
 
-/// Which rewrites may be used, of graphs and of modules; `None` for none.
+/// Which rewrites of graphs and of modules may be used; `None` for none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrites {
     pub graphs: Option<Allowed>,

@@ -1,7 +1,7 @@
 //! Groups of options that several commands have.
 //!
-//! Each begins with its heading in `--help`. A heading holds for all that comes after it, also
-//! outside of its group: a command's own options come before the groups, or name their heading.
+//! Each begins with its heading in `--help`. A heading applies to everything after it, even outside
+//! its group: a command's own options come before the groups, or name their heading.
 
 use clap::ValueEnum;
 use halflap::memory::Budget;
@@ -20,7 +20,7 @@ const RUN_TIMES: &str = "Run times";
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = OUTPUT)]
 pub struct ArtifactArgs {
-    /// Keep all artifacts in this folder, with a page (index.html) that lists it: orders,
+    /// Keep all artifacts in this folder, with a page (index.html) that lists them: orders,
     /// statistics, pictures, plan, values, flight recorder [debug: by default a temporary folder].
     #[arg(long, value_name = "DIR", env = "HALFLAP_ARTIFACTS")]
     pub artifacts: Option<String>,
@@ -36,8 +36,8 @@ pub struct PictureArgs {
     /// Write a self-contained page for a browser: timeline, memory, table.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<Output>,
-    /// Write a trace for ui.perfetto.dev, in its own form; as JSON, which other viewers take, too,
-    /// if the name ends in .json or .json.gz.
+    /// Write a trace for ui.perfetto.dev; if the name ends in .json or .json.gz, as JSON, which
+    /// other viewers also read.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<String>,
 }
@@ -46,7 +46,7 @@ pub struct PictureArgs {
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = OUTPUT)]
 pub struct WhichArgs {
-    /// Show this computation of an HLO module alone [default: those with the most exposed
+    /// Show only this computation of an HLO module [default: those with the most exposed
     /// communication; what-if: the first of these].
     #[arg(long, value_name = "NAME")]
     pub computation: Option<String>,
@@ -63,8 +63,8 @@ pub struct SearchArgs {
     /// Whether order-only edges, and so the order of collectives, are kept [default: free].
     #[arg(long, value_enum)]
     pub collective_order: Option<CollectiveOrder>,
-    /// How much work is done; bounded in steps, so that the result is the same everywhere
-    /// [default: default].
+    /// How much work to do; bounded in steps, so that the result is the same everywhere [default:
+    /// default].
     #[arg(long, value_enum)]
     pub effort: Option<EffortArg>,
     /// How many threads may work [default: all cores]; does not change the result.
@@ -103,7 +103,7 @@ impl SearchArgs {
     }
 }
 
-/// What orders are simulated on.
+/// The machine that orders are simulated on.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = MACHINE)]
 pub struct MachineArgs {
@@ -113,7 +113,7 @@ pub struct MachineArgs {
     /// How much slower communication is while compute runs [default: as the profile says, else 1].
     #[arg(long, value_name = "FACTOR", value_parser = slowdown)]
     pub comm_slowdown: Option<f64>,
-    /// What the host needs to issue a node, such as 4us.
+    /// How long the host takes to issue a node, such as 4us.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub launch: Nanos,
     /// Which process groups share a communication stream.
@@ -186,7 +186,7 @@ impl Default for MachineArgs {
     }
 }
 
-/// Where run times come from. For every command that has use for them: flatten it.
+/// Where run times come from; every command that uses them flattens it.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = RUN_TIMES)]
 pub struct CostArgs {

@@ -49,7 +49,7 @@ pub(crate) fn in_bandwidths(factor: f64) -> Result<f64, String> {
     allowed.ok_or_else(|| "it must be a factor such as 2x".to_owned())
 }
 
-/// A variable that is 1 or 0; `true` and `false` are what a flag that is there or not comes as.
+/// A variable that is 1 or 0; clap passes a flag as `true` or `false`.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "1" | "true" => Ok(true),

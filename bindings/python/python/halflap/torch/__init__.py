@@ -452,7 +452,7 @@ def _check_callable(name: str, value: Any) -> None:
 
 def _check_steps(steps: int) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be an integer from 1 on, not {steps!r}")
+        raise ValueError(f"steps must be an integer of 1 or more, not {steps!r}")
 
 
 def _patience(check_ranks: bool | float) -> float | None:

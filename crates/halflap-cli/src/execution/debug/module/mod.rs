@@ -798,8 +798,8 @@ fn lifetime(fault: &Json) -> Diagnosis {
 fn rounds(launch: &Json) -> Diagnosis {
     let kernel = text(launch, "kernel").unwrap_or("");
     let what = format!(
-        "'{kernel}' changes how its thread rounds: later kernels of the rank would round differently, had it not been \
-         set back"
+        "'{kernel}' changes its thread's rounding mode: without a reset, later kernels of the rank would round \
+         differently"
     );
     let mut finding = Diagnosis::new(Kind::Rounding, what);
     finding.kernel = Some(kernel.to_owned());
