@@ -3,9 +3,8 @@
 use super::{Devices, Module, Operand, Phase, Shape};
 use crate::ids::InstrId;
 
-/// The text of a module that does what one instruction does, and nothing else, for these devices.
-/// Its parameters are the instruction's operands, each once, in order. What it starts, it also
-/// ends.
+/// The text of a module that consists of one instruction, for these devices. Its parameters are the
+/// instruction's operands, each once, in order. Anything that it starts, it also ends.
 pub fn alone(module: &Module, instr: InstrId, devices: Devices) -> String {
     let Devices { replicas, partitions } = devices;
     let mut text =

@@ -15,7 +15,7 @@ pub struct Attribute {
     pub(super) value: TextSpan,
 }
 
-/// Where a slice begins and ends in a dimension, and which of it is taken.
+/// Where a slice starts and ends in a dimension, and its stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SliceDim {
@@ -69,7 +69,7 @@ pub struct Alias {
     pub parameter: usize,
     /// The element of it.
     pub path: Vec<u32>,
-    /// Whether it need not be so, if the caller does not donate the input.
+    /// Whether the alias is optional (`may-alias`), if the caller does not donate the input.
     pub may: bool,
 }
 
@@ -79,15 +79,15 @@ impl Module {
         self.find_attribute(&self.instructions[instr].attributes, key)
     }
 
-    /// All attributes of an instruction, in the text's sequence.
+    /// All attributes of an instruction, in text order.
     pub fn attributes(&self, instr: InstrId) -> impl Iterator<Item = (&str, &str)> {
         let range = &self.instructions[instr].attributes;
         let attributes = &self.all_attributes[range.start as usize..range.end as usize];
         attributes.iter().map(|attribute| (self.str(attribute.key), self.str(attribute.value)))
     }
 
-    /// The integers in an attribute: `dimensions={0,2}`, `index=1`, `padding=0_1x2_3`; empty where
-    /// there is none.
+    /// The integers in an attribute: `dimensions={0,2}`, `index=1`, `padding=0_1x2_3`; empty if
+    /// there are none.
     pub fn numbers(&self, instr: InstrId, key: &str) -> Vec<i64> {
         self.attribute(instr, key).map_or(Vec::new(), numbers_in)
     }
@@ -139,12 +139,12 @@ impl Module {
         ReplicaGroups::of(self, instr)
     }
 
-    /// How the groups of a collective write a device, which may be beyond those that there are.
+    /// How the groups of a collective write a device, which may not exist.
     pub(crate) fn written_device(&self, instr: InstrId, device: u64) -> WrittenDevice {
         as_written(self, instr, device)
     }
 
-    /// From where to where the messages of a send or a recv go; nothing, if it does not say.
+    /// The sources and targets of a send's or recv's messages; `None` if it does not say.
     pub fn message_pairs(&self, instr: InstrId) -> Option<Vec<(u32, u32)>> {
         message_pairs(self, instr)
     }
@@ -159,7 +159,7 @@ impl Module {
         self.attribute(instr, "output_to_operand_aliasing").map_or(Vec::new(), read_aliases)
     }
 
-    /// The backend's configuration, where it is JSON, raw or in quotes.
+    /// The backend's configuration if it is JSON, raw or in quotes.
     pub fn backend_config(&self, instr: InstrId) -> Option<Value> {
         let text = self.attribute(instr, "backend_config")?;
         match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
@@ -169,7 +169,7 @@ impl Module {
     }
 }
 
-/// Backslashes taken away.
+/// Backslash escapes removed.
 pub(super) fn unescape(text: &str) -> String {
     let mut letters = text.chars();
     let mut plain = String::with_capacity(text.len());

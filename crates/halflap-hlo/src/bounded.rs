@@ -1,10 +1,10 @@
-//! Arrays whose sizes data decide, as arrays of their bounds: what compilers make of them, too.
+//! Arrays with data-dependent sizes, as arrays of their bounds, which is what compilers do, too.
 //!
-//! A value of a dynamic shape becomes one that is as large as it can be, and the sizes of its
-//! dimensions are scalars beside it. What lies beyond them is garbage: where it would count it is
-//! replaced first, by what a reduction begins with, by zeros in a product and in results. A
-//! parameter is as large as its bounds say. Where an operation has no rule here, the module stays
-//! as it is.
+//! A value of a dynamic shape becomes one of its maximum size, and the sizes of its dimensions
+//! become separate scalars. Elements beyond them are garbage: where they would matter they are
+//! replaced first, by the initial value of a reduction, or by zeros in products and results. A
+//! parameter has the size of its bounds. If an operation has no rule here, the module is left as it
+//! is.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::draft::{Draft, DraftError, dim_list};
 use crate::ids::InstrId;
 use crate::{Array, ElementType, Module, Opcode, Operand, Shape};
 
-/// For each dimension the scalar that is its size, as an operand; nothing, if that is its bound.
+/// For each dimension, its size as a scalar operand; `None` if the size is the bound.
 type DimSizes = Vec<Option<String>>;
 
-/// The same module without dynamic shapes; nothing, if it has none, or has them where no rule is
-/// known.
+/// The same module without dynamic shapes; `None` if it has none, or has one for which there is no
+/// rule.
 pub fn bounded(module: &Module) -> Result<Option<Module>, DraftError> {
     let entry = module.entry();
     let mut bounding = Bounding { module, draft: Draft::new(module), sizes: BTreeMap::new() };
@@ -56,7 +56,7 @@ fn is_dynamic(shape: &Shape) -> bool {
 }
 
 impl<'m> Bounding<'m> {
-    /// Whether an instruction has to do with sizes that data decide.
+    /// Whether an instruction involves data-dependent sizes.
     fn is_dynamic(&self, instr: InstrId) -> bool {
         let has_sizes = |operand: &Operand| self.sizes.contains_key(&operand.of);
         let is_given = |operand: &Operand| is_dynamic(self.module.operand_shape(operand));
@@ -76,8 +76,8 @@ impl<'m> Bounding<'m> {
         Some(SizedArray { value: self.draft.operand(operand), array, sizes })
     }
 
-    /// Writes an instruction with bounds for sizes, and remembers those that it has; nothing, if
-    /// there is no rule for it.
+    /// Writes an instruction with bounds for sizes, and records its sizes; `None` if there is no
+    /// rule for it.
     fn rewrite(&mut self, instr: InstrId) -> Option<()> {
         let module = self.module;
         let operands = module.operands(instr);
@@ -136,7 +136,7 @@ impl<'m> Bounding<'m> {
         self.give(instr, format!("{}({inside}){attributes}", module.opcode_name(instr)), sizes)
     }
 
-    /// What an instruction has in its parentheses.
+    /// The text between an instruction's parentheses.
     fn inside(&self, instr: InstrId, values: &[String]) -> String {
         match self.module.operands(instr).is_empty() {
             true => self.module.payload(instr).to_owned(),

@@ -1,4 +1,4 @@
-//! What decides how long a loop runs.
+//! Which values decide how long a loop runs.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Edited computations: a module's text with instructions replaced, added and left out.
 //!
 //! A value keeps its name: the new instruction has the name that readers know, so they do not
-//! change. The edited text is read again and compared with what was promised.
+//! change. The edited text is read back and compared with what was promised.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -17,7 +17,7 @@ use crate::ids::{ComputationId, InstrId};
 pub(crate) struct DraftLine {
     /// Its name, without `%`.
     pub(crate) name: String,
-    /// All that follows the name and `=`.
+    /// Everything after the name and `=`.
     pub(crate) text: String,
     /// The names of what it reads.
     pub(crate) reads: Vec<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Draft<'m> {
     module: &'m Module,
     /// The replacement of an instruction; empty if it is removed.
     replaced: BTreeMap<InstrId, Vec<DraftLine>>,
-    /// The heads of computations that take or give more.
+    /// The heads of computations that take or return more.
     heads: BTreeMap<ComputationId, String>,
     /// New names.
     taken: HashSet<String>,
@@ -73,13 +73,13 @@ impl<'m> Draft<'m> {
         self.replaced.entry(instr).or_default();
     }
 
-    /// Writes a line in the place of an instruction, after others that are there already.
+    /// Writes a line in place of an instruction, after any lines already there.
     pub(crate) fn replace(&mut self, instr: InstrId, line: DraftLine) {
         self.replaced.entry(instr).or_default().push(line);
     }
 
-    /// The same, given a name, and the shape and all that follows it: what it reads are the names
-    /// in its first parentheses.
+    /// The same, given a name and the text from the shape on; it reads the names in its first
+    /// parentheses.
     pub(crate) fn write_line(&mut self, at: InstrId, name: String, (shape, text): (&str, &str)) {
         let inside = text.split_once('(').and_then(|(_, rest)| rest.split(')').next());
         let read = |operand: &str| {
@@ -91,7 +91,7 @@ impl<'m> Draft<'m> {
         self.replace(at, DraftLine { name, text, reads });
     }
 
-    /// The same with a new name; gives it as an operand.
+    /// The same with a new name, which is returned as an operand.
     pub(crate) fn add(&mut self, at: InstrId, stem: &str, of: (&str, &str)) -> String {
         let name = self.fresh(stem);
         let operand = format!("{}{name}", self.percent(at));
@@ -99,12 +99,12 @@ impl<'m> Draft<'m> {
         operand
     }
 
-    /// Whether an instruction is as it was.
+    /// Whether an instruction is unchanged.
     pub(crate) fn is_untouched(&self, instr: InstrId) -> bool {
         !self.replaced.contains_key(&instr)
     }
 
-    /// Whether anything reads an instruction, given those that did in the module.
+    /// Whether anything still reads an instruction, given its readers in the module.
     pub(crate) fn is_read(&self, instr: InstrId, users: &[InstrId]) -> bool {
         let name = self.module.instruction_name(instr);
         let mut lines = self.replaced.values().flatten();
@@ -133,7 +133,7 @@ impl<'m> Draft<'m> {
     pub(crate) fn grow_head(&mut self, parameter: InstrId, shapes: &[String]) {
         let id = self.module.computation_of(parameter);
         let head = self.module.str(self.module.computations[id].head);
-        // A head need not say what a computation takes and gives.
+        // A head may omit the signature.
         let Some((before, taken)) = head.split_once(':') else { return };
         let head = match taken.split_once("->") {
             Some((taken, given)) => format!("{}->{}", grown(taken, shapes), grown(given, shapes)),
@@ -166,7 +166,7 @@ impl<'m> Draft<'m> {
         format!("{}{name}{path}", self.percent(operand.of))
     }
 
-    /// The edited module: written, read again, and compared with what was promised.
+    /// The edited module: written, read back, and compared with what was promised.
     pub(crate) fn finish(&self) -> Result<Module, DraftError> {
         let mut text = self.module.str(self.module.preamble).to_owned();
         for id in self.module.computations() {
@@ -227,7 +227,7 @@ impl<'m> Draft<'m> {
         Ok(())
     }
 
-    /// An old instruction; a root that was one because it came last is marked.
+    /// An old instruction; a root that was implied by being last is marked explicitly.
     fn kept_text(&self, instr: InstrId, is_root: bool) -> String {
         let text = self.module.str(self.module.instruction(instr).text);
         match is_root && !is_marked(self.module, instr) {
@@ -328,14 +328,15 @@ fn percent(module: &Module, instr: InstrId) -> &'static str {
     if module.text[..start].ends_with('%') { "%" } else { "" }
 }
 
-/// An instruction's text behind its name and `=`.
+/// An instruction's text after its name and `=`.
 pub(crate) fn after_name(module: &Module, instr: InstrId) -> &str {
     let instruction = module.instruction(instr);
     let text = &module.text[instruction.name.end as usize..instruction.text.end as usize];
     text.trim_start().trim_start_matches('=').trim_start()
 }
 
-/// A text that begins with the type of a tuple, which gets more elements; as it is, if it does not.
+/// Adds elements to the tuple type that a text begins with; if it begins with none, returns it
+/// unchanged.
 pub(crate) fn grown(text: &str, shapes: &[String]) -> String {
     let open = text.find(|character: char| !character.is_whitespace()).unwrap_or(0);
     let mut depth = 0usize;

@@ -7,14 +7,14 @@ use thiserror::Error;
 
 use super::types::Mismatch;
 
-/// Why a text is not a module: the place, the line, and what would be right.
+/// Why a text is not a module: the place, the line, and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HloError {
     /// Counted from 1.
     pub line: usize,
     /// In characters, counted from 1.
     pub column: usize,
-    /// The line, or what of it is near the place.
+    /// The line, or the part of it near the place.
     pub shown: String,
     /// Where in `shown` the place is, in characters.
     pub mark: u32,

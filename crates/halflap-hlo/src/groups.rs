@@ -14,14 +14,14 @@ use crate::ids::InstrId;
 /// Sets of devices that communicate among themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaGroups {
-    /// Each set as it is written; the sequence within a set is that of the data.
+    /// Each set as written; the order within a set is that of the data.
     pub groups: Vec<Vec<u32>>,
-    /// For a permutation, from where to where.
+    /// For a permutation, the sources and targets.
     pub pairs: Vec<(u32, u32)>,
 }
 
-/// A mesh of more devices than this is not expanded: no cluster has them, and a slip of the pen
-/// must not take all memory.
+/// A mesh of more devices than this is not expanded: no cluster is that large, and a typo must not
+/// exhaust memory.
 const MOST_DEVICES: u64 = 1 << 22;
 
 /// How many replicas there are, and how many partitions each has.
@@ -39,14 +39,14 @@ impl Devices {
     }
 }
 
-/// Devices that a text does not count: as many as its collectives name.
+/// The number of devices if the text does not give it: as many as its collectives name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Assumed {
     pub(super) least: Devices,
     along: Along,
 }
 
-/// What there are more of, if there are more devices.
+/// Whether more devices means more replicas or more partitions.
 #[derive(Clone, Copy, Debug)]
 enum Along {
     Replicas,
@@ -54,8 +54,8 @@ enum Along {
 }
 
 impl Assumed {
-    /// So many devices in all; nothing, if collectives name more of them or a number that cannot
-    /// be.
+    /// The given number of devices; `None` if collectives name more, or if the number is
+    /// impossible.
     pub(super) fn of(self, count: u32) -> Option<Assumed> {
         let Devices { replicas, partitions } = self.least;
         let (kept, least) = match self.along {
@@ -127,8 +127,8 @@ fn named(text: &str) -> u64 {
     most.map_or(1, |most| most + 1)
 }
 
-/// How many devices share what an all-gather makes or a reduce-scatter takes: groups that name
-/// nobody do not say.
+/// How many devices share an all-gather's result or a reduce-scatter's operand, which empty groups
+/// do not say.
 fn shared_among(module: &Module, instr: InstrId) -> Option<u64> {
     let instruction = module.instruction(instr);
     let is_split = matches!(instruction.opcode.begun(), Opcode::AllGather | Opcode::ReduceScatter);
@@ -165,7 +165,7 @@ impl ReplicaGroups {
             return ReplicaGroups::permutation(text, meaning, devices);
         }
         let mut groups = match module.attribute(instr, "replica_groups") {
-            // That they can be read was checked when the module was.
+            // Whether they can be parsed was checked when the module was read.
             Some(text) => read_groups(text, all).unwrap_or_default(),
             None => Vec::new(),
         };
@@ -191,7 +191,7 @@ impl ReplicaGroups {
         }
     }
 
-    /// How many take part in a group; the most, where groups differ.
+    /// How many devices take part in a group; the maximum if groups differ.
     pub fn group_size(&self) -> u32 {
         self.groups.iter().map(Vec::len).max().map_or(1, |size| size as u32)
     }
@@ -220,7 +220,7 @@ impl ReplicaGroups {
         self.groups.iter().any(shares)
     }
 
-    /// For people: `{0-7}`, `{0,2},{1,3}`, `16 groups of 4: {0-3},{4-7},...`.
+    /// For display: `{0-7}`, `{0,2},{1,3}`, `16 groups of 4: {0-3},{4-7},...`.
     pub fn describe(&self) -> String {
         const SHOWN: usize = 4;
         let sets: Vec<String> =
@@ -237,7 +237,7 @@ impl ReplicaGroups {
     }
 }
 
-/// `{0-7}`, `{0,8,16}`; a long one without its middle.
+/// `{0-7}`, `{0,8,16}`; a long one is cut in the middle.
 fn describe_set(group: &[u32]) -> String {
     const SHOWN: usize = 8;
     let mut sorted = group.to_vec();
@@ -252,7 +252,7 @@ fn describe_set(group: &[u32]) -> String {
     }
 }
 
-/// Where a send or a recv says from where to where messages go.
+/// The attribute of a send or recv that gives the sources and targets of messages.
 const MESSAGE_KEY: &str = "_xla_send_recv_source_target_pairs";
 
 /// Those pairs, as they are written.
@@ -269,8 +269,7 @@ fn message_text(module: &Module, instr: InstrId) -> Option<&str> {
     text.get(..=end)
 }
 
-/// From where to where the messages of a send or a recv go, as devices; nothing, if it does not
-/// say.
+/// The sources and targets of a send's or recv's messages, as devices; `None` if it does not say.
 pub(super) fn message_pairs(module: &Module, instr: InstrId) -> Option<Vec<(u32, u32)>> {
     let devices = module.devices();
     // Without partitions the numbers can only be replicas.
@@ -303,7 +302,7 @@ fn meaning(module: &Module, instr: InstrId) -> Meaning {
     }
 }
 
-/// A device as replica groups write it: where they mean replicas or partitions, one of those.
+/// A device as replica groups write it: a replica or a partition, if that is what they number.
 pub(super) struct WrittenDevice {
     pub(super) what: &'static str,
     pub(super) number: u64,
@@ -311,7 +310,7 @@ pub(super) struct WrittenDevice {
     pub(super) count: u64,
 }
 
-/// How the groups of a collective write a device, which may be beyond those that there are.
+/// How the groups of a collective write a device, which may not exist.
 pub(super) fn as_written(module: &Module, instr: InstrId, device: u64) -> WrittenDevice {
     let all = module.devices();
     let (replicas, partitions) = (u64::from(all.replicas), u64::from(all.partitions));
@@ -330,7 +329,7 @@ pub(super) fn as_written(module: &Module, instr: InstrId, device: u64) -> Writte
 /// The attributes that name devices.
 pub(super) const KEYS: [&str; 2] = ["replica_groups", "source_target_pairs"];
 
-/// How many devices the value of such an attribute names, or what keeps it from naming any.
+/// How many devices the value of such an attribute names, or why it cannot be read.
 pub(super) fn check(key: &str, text: &str) -> Result<u64, Problem> {
     if key == "source_target_pairs" {
         return check_pairs(text);
@@ -393,8 +392,8 @@ fn read_iota(text: &str) -> Option<Vec<Vec<u32>>> {
         .then(|| flat.chunks(size).map(<[u32]>::to_vec).collect())
 }
 
-/// `mesh['a'=2,'b'=4] {'b'}`, with an optional order of devices: those that differ along the named
-/// axes alone form a group. An axis may be taken in part: `'a':(1)2`.
+/// `mesh['a'=2,'b'=4] {'b'}`, with an optional order of devices: those that differ only along the
+/// named axes form a group. An axis may be taken in part: `'a':(1)2`.
 fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
     let open = text.find('[')?;
     let close = open + text[open..].find(']')?;

@@ -26,7 +26,7 @@ impl TextSpan {
 pub(super) struct TextCursor<'t> {
     pub(super) text: &'t str,
     pub(super) at: usize,
-    /// The brackets that are open; kept to be used again.
+    /// The open brackets; kept to reuse the allocation.
     open: Vec<u8>,
     /// How many comments there were between brackets.
     pub(super) comments: usize,
@@ -66,8 +66,7 @@ const CLASSES: [ByteClass; 256] = {
 /// What ends a piece of text, outside of all brackets and strings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// A comma, the end of the line, a closing bracket, a comment, or a blank before what is no
-    /// part of a value.
+    /// A comma, the end of the line, a closing bracket, a comment, or a blank that ends the value.
     Value,
     /// The bracket that closes the one before.
     Close(u8),
@@ -97,7 +96,7 @@ impl<'t> TextCursor<'t> {
         taken
     }
 
-    /// Takes a word if it comes next as a whole.
+    /// Takes a word if it comes next as a complete word.
     pub(super) fn take_word(&mut self, word: &str) -> bool {
         let rest = &self.text.as_bytes()[self.at..];
         let taken = rest.starts_with(word.as_bytes())
@@ -238,8 +237,8 @@ impl<'t> TextCursor<'t> {
         matches!(self.text.as_bytes().get(self.at..self.at + 2), Some(b"//" | b"/*"))
     }
 
-    /// Whether a value goes on behind a blank, as `mesh['a'=2] {'a'}` and `f32[2] {1, 2}` do. What
-    /// begins otherwise is the next instruction.
+    /// Whether a value continues after a blank, as `mesh['a'=2] {'a'}` and `f32[2] {1, 2}` do.
+    /// Anything else begins the next instruction.
     fn goes_on(&self) -> bool {
         let rest = self.text[self.at..].trim_start_matches([' ', '\t']);
         rest.starts_with(|first: char| {

@@ -134,7 +134,7 @@ pub struct Module {
     sorted: OnceLock<Vec<InstrId>>,
     /// Replicas and partitions, where the text does not say how many there are.
     assumed: Option<groups::Assumed>,
-    /// Of a text that was in shorthand: where a piece of it begins, and in which line it was.
+    /// For a text in shorthand: where each piece begins, and its line in the original.
     places: Vec<(u32, u32)>,
 }
 
@@ -144,9 +144,9 @@ pub struct Computation {
     name: TextSpan,
     instructions: Range<u32>,
     root: InstrId,
-    /// From the end of what comes before it to its opening brace.
+    /// From the end of the preceding item to its opening brace.
     head: TextSpan,
-    /// From the end of its last instruction to what comes after it.
+    /// From the end of its last instruction to the next item.
     tail: TextSpan,
 }
 
@@ -157,7 +157,7 @@ pub struct Instruction {
     /// What it does.
     pub opcode: Opcode,
     opcode_name: TextSpan,
-    /// What it gives.
+    /// The shape of its result.
     pub shape: Shape,
     operands: Range<u32>,
     attributes: Range<u32>,
@@ -218,7 +218,7 @@ impl Module {
         }
     }
 
-    /// The text that it was read from; of one in shorthand, the text in full.
+    /// The text that it was read from; for shorthand, the expanded text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -229,7 +229,7 @@ impl Module {
         &self.text[span.start as usize..span.end as usize]
     }
 
-    /// Whether the text is in execution order, and not just in a valid order.
+    /// Whether the text is in execution order, not just in a valid order.
     pub fn is_scheduled(&self) -> bool {
         self.module_attribute("is_scheduled") == Some("true")
     }
@@ -244,14 +244,13 @@ impl Module {
         })
     }
 
-    /// Replicas and partitions, if the text does not say how many there are: what its collectives
-    /// name.
+    /// Replicas and partitions, as inferred from its collectives if the text does not give them.
     pub fn assumed_devices(&self) -> Option<Devices> {
         self.assumed.map(|assumed| assumed.least)
     }
 
-    /// The same module for so many devices, if its text does not say how many there are, and names
-    /// no others.
+    /// The same module for the given number of devices, if its text does not give the number and
+    /// names no devices beyond it.
     pub fn for_devices(&self, count: u32) -> Option<Module> {
         let assumed = self.assumed?.of(count)?;
         Some(Module { assumed: Some(assumed), ..self.clone() })
@@ -262,7 +261,7 @@ impl Module {
         self.find_attribute(&self.attributes, key)
     }
 
-    /// The computations, in the text's sequence.
+    /// The computations, in text order.
     pub fn computations(
         &self,
     ) -> impl DoubleEndedIterator<Item = ComputationId> + ExactSizeIterator + use<> {
@@ -284,7 +283,7 @@ impl Module {
         self.str(self.computations[computation].name)
     }
 
-    /// A computation's instructions, in the text's sequence, which is one that can run.
+    /// A computation's instructions in text order, which is a valid execution order.
     pub fn instructions(
         &self,
         computation: ComputationId,
@@ -319,7 +318,7 @@ impl Module {
         self.instructions.len()
     }
 
-    /// Whether there is none; never true of what was read.
+    /// Whether there are none; never true for a module that was read.
     pub fn is_empty(&self) -> bool {
         self.instructions.is_empty()
     }
@@ -370,7 +369,7 @@ impl Module {
         &self.operands[start as usize..end as usize]
     }
 
-    /// Which element of a tuple an operand is; empty for all of it.
+    /// Which element of a tuple an operand is; empty for the whole.
     #[inline]
     pub fn path(&self, operand: &Operand) -> &[u32] {
         &self.paths[operand.path.0 as usize..operand.path.1 as usize]
@@ -379,7 +378,7 @@ impl Module {
     /// An operand's shape.
     pub fn operand_shape(&self, operand: &Operand) -> &Shape {
         let whole = &self.instructions[operand.of].shape;
-        // That the path leads somewhere was checked when the module was read.
+        // The path was checked when the module was read.
         whole.at(self.path(operand)).unwrap_or(whole)
     }
 
@@ -388,7 +387,7 @@ impl Module {
         self.str(self.instructions[instr].payload)
     }
 
-    /// The computations that an instruction names, in the text's sequence.
+    /// The computations that an instruction names, in text order.
     pub fn called(&self, instr: InstrId) -> &[ComputationId] {
         let Range { start, end } = self.instructions[instr].called;
         &self.called[start as usize..end as usize]
@@ -403,7 +402,7 @@ impl Module {
             .map(|&(_, before)| before)
     }
 
-    /// How an array lies in memory.
+    /// An array's memory layout.
     pub fn layout(&self, array: &Array) -> Layout {
         Layout::read(self.str(array.layout))
     }

@@ -1,14 +1,15 @@
-//! Ragged products as products of masked arrays: what compilers for CPUs make of them, too.
+//! Ragged products as products of masked arrays, as CPU compilers do it.
 //!
-//! Rows of one side belong to groups, whose sizes data decide. A copy of that side for each group,
-//! with zeros in all rows of others, makes it a plain product: one of all groups together, where
-//! the other side has a matrix for each, or one for each group, where the rows are summed over.
+//! The rows of one side belong to groups with data-dependent sizes. A copy of that side for each
+//! group, with zeros in the rows of other groups, makes it a plain product: one for all groups
+//! together if the other side has a matrix for each, or one for each group if the rows are summed
+//! over.
 
 use crate::draft::{Draft, DraftError, dim_list};
 use crate::ids::InstrId;
 use crate::{Array, Module, Opcode};
 
-/// The same module without ragged products; nothing, if it has none, or some with batches.
+/// The same module without ragged products; `None` if it has none, or any with batch dimensions.
 pub fn without_ragged_products(module: &Module) -> Result<Option<Module>, DraftError> {
     let mut draft = Draft::new(module);
     let mut is_any = false;
@@ -32,7 +33,7 @@ struct RaggedProduct<'m> {
     ragged: u64,
     /// Which dimensions are summed over.
     summed: [u64; 2],
-    /// That of the groups on the right side, where there is one.
+    /// The group dimension of the right side, if it has one.
     group: Option<u64>,
 }
 

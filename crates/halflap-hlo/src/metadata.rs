@@ -95,7 +95,7 @@ fn numbered_line(cursor: &mut TextCursor<'_>) -> Option<TextSpan> {
     Some(TextSpan::new(line_start + digits, cursor.at))
 }
 
-/// The numbers of `{key=1 other=2}` with these keys; 0 for what is not there.
+/// The numbers of `{key=1 other=2}` with these keys; 0 for missing ones.
 fn fields<const N: usize>(text: &str, keys: [&str; N]) -> [u32; N] {
     let value = |key: &str| {
         let fields = text.trim().trim_matches(['{', '}']).split_whitespace();
@@ -180,7 +180,7 @@ impl Module {
         frames
     }
 
-    /// Where an instruction comes from, for people: `jit(step)/dot_general model.py:42`.
+    /// Where an instruction comes from, for display: `jit(step)/dot_general model.py:42`.
     pub fn source(&self, instr: InstrId) -> String {
         let metadata = self.metadata(instr);
         // If several operations were fused into one, the first represents all.
@@ -190,7 +190,7 @@ impl Module {
     }
 
     /// The user's own names around an instruction, the outermost first: `layers_3.attention`. JAX's
-    /// transforms and loops, and the operation itself, are no part of it.
+    /// transforms and loops, and the operation itself, are not part of it.
     pub fn scope(&self, instr: InstrId) -> String {
         let name = self.metadata(instr).op_name;
         let parts: Vec<&str> = name.split(';').next().unwrap_or("").trim().split('/').collect();

@@ -153,8 +153,7 @@ pub(crate) fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrI
         .find(|&inner| module.instruction(inner).opcode.is_sync_collective())
 }
 
-/// Whether an instruction takes no time worth counting: it moves nothing, or works on single
-/// numbers.
+/// Whether an instruction takes negligible time: it moves nothing, or works on scalars.
 pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
     let instruction = module.instruction(instr);
     let is_small = |shape: &Shape| {
@@ -189,7 +188,7 @@ pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
     }
 }
 
-/// The TPU that is assumed where layouts are those of one.
+/// The TPU that is assumed if layouts are a TPU's.
 pub(crate) const TPU: &str = "tpu_v5e";
 
 /// The device that a module was compiled for, derived from its text: tiles of 8 by 128 mean a TPU.

@@ -130,7 +130,7 @@ impl Opcode {
         wrapped.unwrap_or(Opcode::Other)
     }
 
-    /// As HLO writes it; nothing for an unknown one, which only the text names.
+    /// As HLO writes it; `None` for an unknown one, whose name is only in the text.
     pub fn name(self) -> &'static str {
         ALL.iter().find(|(_, opcode)| *opcode == self).map_or("", |(name, _)| name)
     }
@@ -149,8 +149,8 @@ impl Opcode {
         )
     }
 
-    /// What it does if it communicates among ranks, or starts what does; point to point is either a
-    /// collective of two ranks or a transfer to the host, which its attributes say.
+    /// What it does if it communicates among ranks, or starts such an operation. Point to point is
+    /// either a collective of two ranks or a transfer to the host, depending on its attributes.
     pub fn collective_kind(self) -> Option<CollectiveKind> {
         match self.begun() {
             Opcode::AllGather => Some(CollectiveKind::AllGather),
@@ -166,7 +166,7 @@ impl Opcode {
         }
     }
 
-    /// Whether it is a collective, or a phase of one, or of what may hold one: all that XLA calls
+    /// Whether it is a collective, a phase of one, or may contain one: everything that XLA calls
     /// `async`.
     pub fn is_of_collective(self) -> bool {
         let of = match self {
@@ -203,7 +203,7 @@ impl Opcode {
         }
     }
 
-    /// Whether each element of the result depends on the elements at its place alone.
+    /// Whether each element of the result depends only on the operands' elements at the same index.
     pub fn is_elementwise(self) -> bool {
         use Opcode as O;
         matches!(

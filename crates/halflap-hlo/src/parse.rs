@@ -23,8 +23,7 @@ use halflap::ids::{Id, IdVec};
 use halflap::import;
 use infer::infer;
 
-/// Reads a module. One in shorthand is written out in full first: its errors still show the text as
-/// it was.
+/// Reads a module. Shorthand is expanded first; errors still show the original text.
 pub(super) fn parse(text: String) -> Result<Module, HloError> {
     if u32::try_from(text.len()).is_err() {
         return Err(HloError::at(&text, 0, Problem::TooLarge { size: text.len() }));
@@ -39,7 +38,7 @@ pub(super) fn parse(text: String) -> Result<Module, HloError> {
 /// Why a text could not be read.
 enum Refused {
     Wrong(HloError),
-    /// It has shorthand, and could be written out.
+    /// It has shorthand, which could be expanded.
     Short(String),
 }
 
@@ -51,7 +50,7 @@ fn parse_short(text: &str) -> Result<Module, HloError> {
     match parse_full(full.text.clone()) {
         Ok(module) => Ok(Module { places, ..module }),
         Err(Refused::Wrong(error)) => Err(original(error)),
-        // What is written out has no shorthand.
+        // Expanded text has no shorthand.
         Err(Refused::Short(full)) => {
             Err(HloError::at(&full, 0, Problem::Bad("the shorthand cannot be written out")))
         }
@@ -100,7 +99,7 @@ fn parse_full(text: String) -> Result<Module, Refused> {
     Ok(module)
 }
 
-/// All but the computations.
+/// Everything except the computations.
 struct Head {
     name: TextSpan,
     header: TextSpan,
@@ -257,7 +256,7 @@ impl<'t> ModuleReader<'t> {
         Ok((name, attributes))
     }
 
-    /// `, key=value` as often as it is there.
+    /// Any number of `, key=value`.
     fn attributes(&mut self) -> Result<Range<u32>, HloError> {
         let first = self.attributes.len() as u32;
         loop {
@@ -373,14 +372,14 @@ impl<'t> ModuleReader<'t> {
         root.or(last).ok_or_else(|| self.cursor.error(empty()))
     }
 
-    /// What follows the last instruction: the brace, perhaps attributes, the end of the line.
+    /// What follows the last instruction: the brace, optional attributes, the end of the line.
     fn tail(&mut self) -> Result<TextSpan, HloError> {
         let start = self.cursor.at;
         self.cursor.skip_space();
         self.cursor.expect(b'}', "'}' after the computation's instructions")?;
         let kept = self.attributes.len();
         self.attributes()?;
-        // They are written back verbatim, and not used otherwise.
+        // They are written back verbatim, but not used.
         self.attributes.truncate(kept);
         self.done = self.cursor.at;
         Ok(TextSpan::new(start, self.done))
@@ -401,7 +400,7 @@ impl<'t> ModuleReader<'t> {
         self.cursor.skip_space();
         let id = InstrId::from_index(self.instructions.len());
         let shape = match self.has_opcode() {
-            // It is inferred after everything was read.
+            // It is inferred after everything has been read.
             true => {
                 self.untyped.push(id);
                 Shape::Opaque
@@ -540,7 +539,7 @@ impl<'t> ModuleReader<'t> {
         matches!(self.word(), (_, Some(b'[')) | ("" | "b", Some(b'(')))
     }
 
-    /// Whether an instruction goes on with its opcode, without a shape.
+    /// Whether an instruction continues with its opcode, without a shape.
     fn has_opcode(&self) -> bool {
         matches!(self.word(), (word, Some(b'(')) if !matches!(word, "" | "b"))
     }
@@ -595,7 +594,7 @@ fn names(text: &str, value: TextSpan) -> Result<Vec<(usize, TextSpan)>, HloError
 }
 
 impl Module {
-    /// The computations, callees first; a cycle is refused.
+    /// The computations, callees first; a cycle is an error.
     fn check_calls(&self) -> Result<(), HloError> {
         match self.sort_calls() {
             Ok(_) => Ok(()),
@@ -609,7 +608,7 @@ impl Module {
 
     /// All computations, callees first.
     pub fn callees_first(&self) -> Vec<ComputationId> {
-        // That nothing calls itself was checked when the module was read.
+        // Recursion was ruled out when the module was read.
         self.sort_calls().unwrap_or_default()
     }
 
@@ -625,7 +624,7 @@ impl Module {
             IdVec::filled(State::New, self.computations.len());
         let mut order = Vec::with_capacity(self.computations.len());
         for start in self.computations() {
-            // Each entry: a computation, and whether all that it calls was put above it.
+            // Each entry: a computation, and whether its callees have been pushed above it.
             let mut stack = vec![(start, false)];
             while let Some((computation, is_left)) = stack.pop() {
                 if is_left {

@@ -114,7 +114,7 @@ fn stops(module: &Module) -> Vec<WalkStop> {
     let mut callers: IdVec<ComputationId, usize> = IdVec::filled(0, len);
     let mut stops = Vec::new();
     runs[module.entry()] = 1.0;
-    // Callers before callees: when a computation comes, all that run it have been counted.
+    // Callers before callees: when a computation is reached, all its callers have been counted.
     for computation in module.callees_first().into_iter().rev() {
         if runs[computation] == 0.0 {
             continue;

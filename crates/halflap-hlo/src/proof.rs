@@ -41,7 +41,7 @@ pub enum Wrong {
     Root,
 }
 
-/// Proves a text: it is read again and compared with the module and the orders.
+/// Proves a text: it is read back and compared with the module and the orders.
 pub(super) fn prove(
     module: &Module,
     orders: &[(ComputationId, Vec<NodePlace>)],
@@ -102,7 +102,8 @@ impl<'a> ComputationPair<'a> {
         self.same_instructions(&starts)
     }
 
-    /// Every old instruction must be there, and of new ones only the starts of what was split.
+    /// Every old instruction must be present; the only new ones are the starts of split
+    /// collectives.
     fn same_instructions(&self, starts: &HashSet<&str>) -> Result<(), WriteError> {
         let mut old = self.before.instructions(self.old).collect::<Vec<_>>();
         let mut new: Vec<InstrId> = self.after.instructions(self.new).collect();

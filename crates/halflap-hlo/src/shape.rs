@@ -26,7 +26,7 @@ pub struct Array {
     pub dims: Vec<u64>,
     /// Whether one of the dimensions is dynamic.
     pub dynamic: bool,
-    /// The layout verbatim, with its braces; empty where there is none.
+    /// The layout verbatim, with its braces; empty if there is none.
     pub layout: TextSpan,
 }
 
@@ -37,7 +37,7 @@ macro_rules! elements {
         #[allow(missing_docs)]
         pub enum ElementType {
             $($variant,)*
-            /// One that is not known; this many bits, to judge by its name.
+            /// An unknown type, with the number of bits that its name suggests.
             Other { bits: u16 },
         }
 
@@ -50,7 +50,7 @@ macro_rules! elements {
                 }
             }
 
-            /// As HLO writes it; `?` for one that is not known.
+            /// As HLO writes it; `?` for an unknown type.
             pub fn name(self) -> &'static str {
                 match self {
                     $(ElementType::$variant => $name,)*
@@ -86,22 +86,22 @@ fn bits_in(name: &str) -> u16 {
     digits.parse().ok().filter(|bits| (1..=1024).contains(bits)).unwrap_or(32)
 }
 
-/// How an array lies in memory.
+/// An array's memory layout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The dimensions, the fastest first.
     pub minor_to_major: Vec<u32>,
     /// Each tile's extents.
     pub tiles: Vec<Vec<u64>>,
-    /// Where it is: 0 is the device's main memory, 5 the host's.
+    /// The memory space: 0 is the device's main memory, 5 the host's.
     pub memory_space: u32,
-    /// How many bits an element takes, where that is not what its type has.
+    /// How many bits an element takes, if it differs from its type's.
     pub element_bits: Option<u16>,
 }
 
 impl Layout {
-    /// Reads a layout with its braces, such as `{1,0:T(8,128)(2,1)S(5)}`. What is not known is
-    /// passed over.
+    /// Reads a layout with its braces, such as `{1,0:T(8,128)(2,1)S(5)}`. Unknown parts are
+    /// ignored.
     pub fn read(text: &str) -> Layout {
         let inner = text.trim_start_matches('{').trim_end_matches('}');
         let (order, rest) = inner.split_once(':').unwrap_or((inner, ""));
@@ -133,12 +133,12 @@ impl Layout {
     }
 }
 
-/// The memory of the device, in which programs are short of it.
+/// The device's memory, the scarce one.
 pub const DEVICE_MEMORY: u32 = 0;
 /// The memory of the host, which `S(5)` in a layout names.
 pub const HOST_MEMORY: u32 = 5;
 
-/// What an array of an absurd size counts as, so that sizes can be added up: a pebibyte, which no
+/// The size that absurdly large arrays count as, so that sums do not overflow: a pebibyte, which no
 /// device has.
 const LARGEST: i64 = 1 << 50;
 

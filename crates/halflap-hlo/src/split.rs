@@ -74,13 +74,13 @@ pub(super) fn shape_text(module: &Module, instr: InstrId) -> String {
     let between =
         &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];
     match between.trim_start().trim_start_matches('=').trim() {
-        // It was left out.
+        // The text omits it.
         "" => print_shape(module, &instruction.shape),
         written => written.to_owned(),
     }
 }
 
-/// What a start gives: the operands, and what will be there at the end.
+/// A start's result: the operands, and the eventual results.
 fn held_shape(module: &Module, instr: InstrId, shape: &str) -> String {
     let operands: Vec<String> =
         module.operands(instr).iter().map(|operand| operand_text(module, operand)).collect();

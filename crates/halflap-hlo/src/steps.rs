@@ -26,8 +26,8 @@ pub struct NodePlace {
     pub part: NodePart,
 }
 
-/// Whether synchronous collectives may become asynchronous. What a TPU's compiler leaves
-/// synchronous in a schedule, that backend runs no other way.
+/// Whether synchronous collectives may become asynchronous. If a TPU's compiler leaves one
+/// synchronous in a schedule, its backend cannot run it asynchronously.
 fn may_split(module: &Module) -> bool {
     !(module.is_scheduled() && likely_device(module) == TPU)
 }
@@ -44,7 +44,7 @@ pub(crate) enum NodeRole {
 pub(crate) struct Steps {
     pub(crate) places: Vec<NodePlace>,
     pub(crate) roles: Vec<NodeRole>,
-    /// For each instruction of the computation, the node after which its values are there.
+    /// For each instruction of the computation, the node after which its values are available.
     pub(crate) done: Vec<Option<u32>>,
     /// The node that starts it, if it is two.
     pub(crate) start: Vec<Option<u32>>,

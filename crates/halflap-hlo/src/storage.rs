@@ -26,9 +26,9 @@ pub struct Storage {
 pub struct Slot {
     /// The instruction that it is first written by, and which of its values.
     pub name: String,
-    /// Where what is in it at first comes from.
+    /// Where its first content comes from.
     pub origin: SlotOrigin,
-    /// Its buffer in the graph; nothing, if it exists from the start without device memory.
+    /// Its buffer in the graph; `None` if it exists from the start without device memory.
     pub buffer: Option<BufId>,
     /// The device memory that it takes.
     pub size: Bytes,
@@ -37,11 +37,11 @@ pub struct Slot {
 /// Where the first content of a slot comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotOrigin {
-    /// The caller gives it.
+    /// The caller provides it.
     Parameter,
-    /// It is always there.
+    /// It always exists.
     Constant,
-    /// An instruction makes it.
+    /// An instruction produces it.
     Made,
 }
 

@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::{Literal, Module, Opcode};
 use crate::ids::{ComputationId, InstrId};
 
-/// How often the body of a `while` runs: what the backend's configuration says, or else what
-/// follows from a counter that starts at a constant, grows by a constant and is compared with a
-/// constant. `None` if neither applies.
+/// How often the body of a `while` runs: as the backend's configuration says, or as derived from a
+/// counter that starts at a constant, grows by a constant and is compared with a constant. `None`
+/// if neither applies.
 pub fn trip_count(module: &Module, instr: InstrId) -> Option<u64> {
     let config = module.backend_config(instr);
     let known = config.as_ref().and_then(|config| config.get("known_trip_count")?.get("n"));

@@ -23,9 +23,9 @@ pub struct Callee {
     pub unit: Option<UnitId>,
     /// For each leaf of its result, the leaf of its parameters that it is.
     pub passed_on: Vec<Option<usize>>,
-    /// Whether it does more than make its result.
+    /// Whether it has side effects.
     pub has_side_effects: bool,
-    /// What it needs of memory other than the device's, beside parameters and results.
+    /// What it needs in memory spaces other than the device's, besides parameters and results.
     pub spaces: BTreeMap<u32, Bytes>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Value {
     pub(super) content: u32,
 }
 
-/// What is written once.
+/// A content, which is written once.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
     /// Its writer; `None` for parameters and constants.
@@ -63,9 +63,9 @@ pub(super) enum Keep {
     Ours,
     /// A constant, or a parameter that the caller needs again: always there, never written.
     Caller,
-    /// A parameter that the caller gave away.
+    /// A parameter that the caller donated.
     Given,
-    /// A parameter that the caller needs again with a result of ours in its place.
+    /// A donated parameter that one of our results must replace.
     Exchanged,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Values {
 struct InPlace {
     result: u32,
     operand: u32,
-    /// Whether it is worth binding other readers for; if not, only where there are none.
+    /// Whether it is worth constraining other readers; if not, it is only done if there are none.
     binds: bool,
 }
 
@@ -244,7 +244,7 @@ impl Finder<'_> {
             _ => Keep::Ours,
         };
         // What is started is written by its start, and read after its end. A parameter that is a
-        // node, because others must wait for it, is still there from the start.
+        // node, because others must wait for it, still exists from the start.
         let writer = self.steps.start[instr.index() - self.base]
             .or(self.step(instr))
             .filter(|_| keep == Keep::Ours);
@@ -418,7 +418,7 @@ impl Finder<'_> {
             Opcode::CopyDone => &[0],
             Opcode::SendDone => &[2],
             Opcode::RecvDone => {
-                // What came, and the token: not what only the device knows, between them.
+                // The received data and the token, without the device context between them.
                 self.forward_operand(instr, 0, &[0]);
                 &[2]
             }
@@ -460,8 +460,8 @@ impl Finder<'_> {
         self.values.of_operand(self.module, operand).get(from).map(|value| value.content)
     }
 
-    /// The operands' contents that the result could be written over, and whether that is worth
-    /// binding others for.
+    /// The operands' contents that the result could overwrite, and whether that is worth
+    /// constraining other readers.
     fn candidates(&self, instr: InstrId) -> Vec<(u32, bool)> {
         let module = self.module;
         let opcode = module.instruction(instr).opcode;
@@ -533,7 +533,7 @@ impl Finder<'_> {
     }
 
     /// Which results take the place of which parameters: content of the result, content of the
-    /// parameter. Marks what the caller gave away.
+    /// parameter. Marks what the caller donated.
     fn exchanges(&mut self, computation: ComputationId) -> Vec<(u32, u32)> {
         let module = self.module;
         let parameters = module.parameters(computation);
@@ -563,7 +563,7 @@ impl Finder<'_> {
         exchanges
     }
 
-    /// Parameters that the caller gave away for no particular result: `buffer_donor={ (1, {}) }`.
+    /// Parameters that the caller donated without a particular result: `buffer_donor={ (1, {}) }`.
     fn mark_donated(&mut self, parameters: &[Option<InstrId>]) {
         let text = self.module.module_attribute("buffer_donor").unwrap_or("").to_owned();
         for donor in text.split('(').skip(1) {
@@ -581,7 +581,7 @@ impl Finder<'_> {
     /// Gives every content a buffer: that of an operand where it is written in place.
     fn assign_buffers(&mut self, exchanges: &[(u32, u32)]) {
         let count = self.values.contents.len();
-        // Where the result should end up, its forerunners should begin.
+        // A value's predecessors should start where the final result should end up.
         let mut wish: Vec<Option<u32>> = vec![None; count];
         exchanges.iter().for_each(|&(result, given)| wish[result as usize] = Some(given));
         for offer in self.in_place.iter().rev().filter(|offer| offer.binds) {

@@ -2,8 +2,8 @@
 //!
 //! Floating-point operations count one for each element of an elementwise result and two for each
 //! product of a dot or convolution; products with the zeros of padding and dilation do not count.
-//! Bytes are what is read and written, each operand once: of one that is only sliced, the slices;
-//! of a large array that is updated in place, the update.
+//! Bytes are what is read and written, each operand once: for one that is only sliced, the slices;
+//! for a large array that is updated in place, the update.
 
 use super::{Array, Module, Opcode, Shape};
 use crate::ids::{ComputationId, InstrId};
@@ -21,7 +21,7 @@ pub(super) struct InstrWork {
     pub(super) gemm_like: bool,
 }
 
-/// The work of whole computations, each worked out once.
+/// The work of whole computations, each computed once.
 pub(super) struct Works {
     of: IdVec<ComputationId, Option<InstrWork>>,
 }
@@ -59,7 +59,7 @@ impl Works {
 
     /// What all instructions of a computation do; fusions call fusions, and none calls itself.
     fn computation(&mut self, module: &Module, computation: ComputationId) -> InstrWork {
-        // Deep chains of calls would need as deep a stack: the callees are worked out first.
+        // Deep chains of calls would overflow the stack, so callees are computed first.
         let mut open = vec![computation];
         while let Some(&top) = open.last() {
             let fused =
@@ -153,7 +153,7 @@ fn flops(module: &Module, instr: InstrId) -> f64 {
     }
 }
 
-/// How many products each element of a dot is a sum of.
+/// How many products each element of a dot sums.
 fn contracted(module: &Module, instr: InstrId) -> f64 {
     let Some(left) = operand_array(module, instr, 0) else { return 0.0 };
     let dims = module.numbers(instr, "lhs_contracting_dims").into_iter();
@@ -185,7 +185,7 @@ fn convolution(module: &Module, instr: InstrId) -> Option<f64> {
 /// How many pairs of a window's element and an output's place meet an input element, along one
 /// dimension.
 fn taps(window: &super::WindowDim, input: u64, output: u64) -> f64 {
-    /// Longer ones are taken as if there were neither padding nor dilation.
+    /// Larger ones are counted as if there were neither padding nor dilation.
     const MOST: u64 = 1 << 22;
     if window.size.saturating_mul(output) > MOST {
         return window.size as f64 * output as f64 / window.lhs_dilate as f64;

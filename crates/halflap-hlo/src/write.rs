@@ -8,8 +8,8 @@ use super::{Module, Phase};
 use crate::ids::{ComputationId, InstrId};
 use halflap::ids::{Id, IdVec};
 
-/// Writes a module as [`write()`] does, reads the text again and compares it with the module and
-/// the orders: what does not pass never leaves.
+/// Writes a module as [`write()`] does, reads the text back and compares it with the module and the
+/// orders: text that fails the check is never returned.
 pub fn write_proved(
     module: &Module,
     orders: &[(ComputationId, Vec<NodePlace>)],
@@ -76,7 +76,7 @@ fn write_preamble(module: &Module, is_unchanged: bool, out: &mut String) {
     }
 }
 
-/// How a GPU's backend configuration says whether a start and its end run in one go.
+/// How a GPU's backend configuration says whether a start and its done run synchronously.
 const TOGETHER: &str = "\"is_sync\":true";
 const APART: &str = "\"is_sync\":false";
 
@@ -137,7 +137,7 @@ impl Writer<'_> {
         let instruction = self.module.instruction(instr);
         self.lead(instr);
         let text = self.module.str(instruction.text);
-        // A pair may be marked to run in one go, which would undo what was scheduled.
+        // A pair may be marked to run synchronously, which would undo the schedule.
         match instruction.opcode.phase() == Some(Phase::Start) && text.contains(TOGETHER) {
             true => self.out.push_str(&text.replace(TOGETHER, APART)),
             false => self.out.push_str(text),
@@ -145,8 +145,8 @@ impl Writer<'_> {
         self.written(instr);
     }
 
-    /// What stands before an instruction. One that is the root because it was the last need not be
-    /// the last now.
+    /// The prefix of an instruction. One that was the root because it came last need not be last
+    /// now.
     fn lead(&mut self, instr: InstrId) {
         let (module, instruction) = (self.module, self.module.instruction(instr));
         self.out.push_str(module.str(instruction.lead));

@@ -1,7 +1,7 @@
 //! What is gathered twice is gathered once, and kept until its last reader.
 //!
 //! Backward passes gather weights again, behind barriers that keep compilers from seeing that both
-//! gathers give the same. In a module values never change, so equal operands are all that it takes.
+//! gathers give the same. Values in a module never change, so equal operands are enough.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,13 +19,13 @@ halflap::ids! {
     GivenId
 }
 
-/// Attributes that say nothing about values.
+/// Attributes that do not affect values.
 const SILENT: [&str; 4] = ["metadata", "sharding", "channel_id", "backend_config"];
 
-/// What makes two instructions give the same.
+/// What two instructions must have in common to give the same value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum GivenValue {
-    /// Like no other.
+    /// Equal to no other.
     Own(InstrId),
     Tuple(Vec<GivenId>),
     Element(GivenId, u32),
@@ -41,7 +41,7 @@ enum GivenValue {
     },
 }
 
-/// The meanings of instructions, of the computations that were asked about.
+/// The meanings of instructions in the computations examined so far.
 pub(super) struct GivenValues<'s, 'm> {
     subject: &'s RecipeSubject<'m>,
     all: IdVec<GivenId, GivenValue>,
@@ -57,7 +57,7 @@ impl<'s, 'm> GivenValues<'s, 'm> {
         GivenValues { subject, all, known, of }
     }
 
-    /// What an instruction gives, and so do all others with the same meaning.
+    /// The value of an instruction; all instructions with this meaning give the same.
     fn of(&mut self, instr: InstrId) -> Option<GivenId> {
         if !self.of.contains_key(&instr) {
             let module = self.subject.module;
@@ -130,8 +130,7 @@ impl<'s, 'm> GivenValues<'s, 'm> {
     }
 }
 
-/// The gathers of a module that give the same as an earlier one, each with those, in the text's
-/// sequence.
+/// The gathers of a module that give the same as an earlier one, grouped with it, in text order.
 pub(super) fn classes(subject: &RecipeSubject<'_>) -> Vec<Vec<InstrId>> {
     let mut classes: Vec<Vec<InstrId>> = Vec::new();
     let mut meanings = GivenValues::new(subject);
@@ -147,7 +146,7 @@ pub(super) fn classes(subject: &RecipeSubject<'_>) -> Vec<Vec<InstrId>> {
         let plans = by_meaning.into_values().filter(|members| plan_of(subject, members).is_ok());
         classes.extend(plans);
     }
-    // What only repeated gathers read goes with them.
+    // Instructions that only the repeated gathers read are removed with them.
     let again: BTreeSet<InstrId> =
         classes.iter().flat_map(|members| &members[1..]).copied().collect();
     let is_read = |&member: &InstrId| subject.users[member].iter().any(|at| !again.contains(at));
@@ -176,7 +175,7 @@ pub(super) fn plan<'s, 'm>(
     }
 }
 
-/// The same but for what they read, which is equal already.
+/// The same apart from their operands, which are known to be equal.
 fn plan_of<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     members: &[InstrId],

@@ -12,7 +12,7 @@ use halflap::collective::{CollectiveKind, Reduction};
 use halflap::ids::{Id, IdVec};
 use halflap::units::Bytes;
 
-/// Collectives that can be merged with each other, in the text's sequence.
+/// Collectives that can be merged with each other, in text order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergeClass {
@@ -53,9 +53,9 @@ pub(super) struct MergeKey {
     element: &'static str,
     groups: Vec<Vec<u32>>,
     dimensions: Vec<i64>,
-    /// How they reduce; by the name of the computation, where it is an unusual one.
+    /// How they reduce; an unusual reduction is identified by its computation's name.
     reduction: String,
-    /// Whether they have channels, and other words that must agree.
+    /// Whether they have channels, and other attributes that must agree.
     words: Vec<Option<String>>,
 }
 

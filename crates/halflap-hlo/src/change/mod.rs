@@ -30,14 +30,14 @@ pub use merge::MergeClass;
 /// A way to change a module, by the names of instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recipe {
-    /// An all-reduce of which each rank uses its own slice alone becomes a reduce-scatter.
+    /// An all-reduce of which each rank uses only its own slice becomes a reduce-scatter.
     Scatter {
         /// The all-reduce.
         all_reduce: String,
     },
     /// Several collectives become one with several operands.
     Merge {
-        /// The collectives; at least two, in the text's sequence.
+        /// The collectives; at least two, in text order.
         members: Vec<String>,
     },
     /// A collective sends the narrower type: the convert after it moves before it, or vice versa.
@@ -45,16 +45,15 @@ pub enum Recipe {
         /// The collective.
         collective: String,
     },
-    /// All-gathers of a loop are done in the iteration before, and for the first one before the
-    /// loop.
+    /// All-gathers of a loop run in the previous iteration, those of the first one before the loop.
     Pipeline {
         /// The all-gathers, of one loop.
         members: Vec<String>,
         /// Where an iteration gathers for the next one.
         buffers: CarriedBuffers,
     },
-    /// What several all-gathers give is gathered once, by the first, and kept for the others'
-    /// readers.
+    /// Several all-gathers with the same result become one, the first, and its result is kept for
+    /// the readers of the others.
     Keep {
         /// The all-gathers, in the text's sequence.
         members: Vec<String>,
@@ -72,9 +71,9 @@ pub enum Recipe {
 /// Where an iteration gathers for the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarriedBuffers {
-    /// Over what it was given itself: as soon as that was read for the last time.
+    /// Into the buffer that it received itself, after its last read.
     One,
-    /// Into another buffer, which is copied at its end: at any time.
+    /// Into another buffer, at any time, which is copied at the end of the iteration.
     Two,
 }
 
@@ -155,7 +154,7 @@ impl Recipe {
 pub struct Found {
     /// The recipe.
     pub recipe: Recipe,
-    /// Whether it keeps every bit; others change the order in which numbers are added up.
+    /// Whether it keeps every bit; others change the order of summation.
     pub is_exact: bool,
 }
 
@@ -215,7 +214,7 @@ pub enum Refusal {
     Changed,
 }
 
-/// Why no gather of a loop can be done an iteration ahead.
+/// Why no gather of a loop can run an iteration ahead.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -264,7 +263,7 @@ impl fmt::Display for Apart {
     }
 }
 
-/// A module with what recipes ask about it.
+/// A module, indexed for recipes.
 pub(crate) struct RecipeSubject<'m> {
     pub(crate) module: &'m Module,
     /// The readers of an instruction, ascending.
@@ -306,7 +305,7 @@ impl<'m> RecipeSubject<'m> {
         }
     }
 
-    /// The computations that run on their own: what is inside of fusions and reducers stays.
+    /// The computations that run on their own: the contents of fusions and reducers do not change.
     fn places(&self) -> Vec<ComputationId> {
         let module = self.module;
         let mut runs: IdVec<ComputationId, bool> =
@@ -326,14 +325,14 @@ impl<'m> RecipeSubject<'m> {
         module.computations().filter(|&id| runs[id]).collect()
     }
 
-    /// The loops that run, in the text's sequence.
+    /// The loops that run, in text order.
     fn loops(&self) -> impl Iterator<Item = InstrId> {
         let all = self.places().into_iter().flat_map(|id| self.module.instructions(id));
         all.filter(|&instr| self.opcode(instr) == Opcode::While)
     }
 
-    /// The instructions that recipes can name. Names should be unique in a module; those that are
-    /// not name nothing. Looked up only.
+    /// The instructions that recipes can name. Names should be unique in a module; duplicates are
+    /// ignored. Looked up only.
     fn named(&self) -> HashMap<&'m str, InstrId> {
         let mut named = HashMap::new();
         let mut again = Vec::new();
@@ -384,7 +383,7 @@ impl<'m> RecipeSubject<'m> {
     }
 }
 
-/// All scatters and narrowings that apply to a module, in the text's sequence.
+/// All scatters and narrowings that apply to a module, in text order.
 pub fn find(module: &Module) -> Vec<Found> {
     let subject = RecipeSubject::new(module);
     let mut offsets = offsets::Offsets::new(module);
@@ -412,7 +411,7 @@ pub fn find(module: &Module) -> Vec<Found> {
     found
 }
 
-/// The gathers of each loop that can be done an iteration ahead.
+/// The gathers of each loop that can run an iteration ahead.
 pub fn find_pipelines(module: &Module, buffers: CarriedBuffers) -> Vec<Recipe> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
@@ -424,7 +423,7 @@ pub fn find_pipelines(module: &Module, buffers: CarriedBuffers) -> Vec<Recipe> {
         .collect()
 }
 
-/// The loops of a module whose bodies communicate, in the text's sequence.
+/// The loops of a module whose bodies communicate, in text order.
 pub fn find_loops(module: &Module) -> Vec<FoundLoop> {
     let subject = RecipeSubject::new(module);
     let communicates = |&looped: &InstrId| {
@@ -483,8 +482,8 @@ pub fn merge_classes(module: &Module) -> Vec<MergeClass> {
     merge::classes(&RecipeSubject::new(module))
 }
 
-/// Applies recipes, all to the same module. Returns the changed module, read again from its text,
-/// and the names of the collectives that the recipes made.
+/// Applies recipes, all to the same module. Returns the changed module, read back from its text,
+/// and the names of the collectives that the recipes created.
 pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>), ChangeError> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();

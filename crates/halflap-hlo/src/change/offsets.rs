@@ -1,4 +1,4 @@
-//! Integers that a module computes from constants and the device's number alone.
+//! Integers that a module computes only from constants and the device's number.
 
 use std::collections::HashMap;
 

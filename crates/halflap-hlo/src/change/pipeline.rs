@@ -1,8 +1,8 @@
-//! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the one before
-//! it, and for the first one before the loop. The loop carries one more buffer for each.
+//! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the previous one,
+//! and for the first one before the loop. The loop carries one more buffer for each.
 //!
-//! A loop's values stay where they are. So an iteration gathers over what it has read for the last
-//! time, or into another buffer that is copied at its end.
+//! A loop's values do not move in memory. So an iteration gathers into the buffer that it has read
+//! for the last time, or into another one that is copied at its end.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use crate::ids::{ComputationId, InstrId};
 use crate::split::shape_text;
 use crate::{Module, Opcode, Operand};
 
-/// What becomes of a loop.
+/// The change to a loop.
 pub(super) struct PipelinePlan<'s, 'm> {
     subject: &'s RecipeSubject<'m>,
     carrier: Carrier,
@@ -33,11 +33,11 @@ struct Carrier {
 /// A gather, and what it is computed from.
 struct Gathered {
     collective: InstrId,
-    /// All that lies between the loop's parameter and the gather, in the text's sequence.
+    /// Everything between the loop's parameter and the gather, in text order.
     cone: Vec<InstrId>,
 }
 
-/// Says which gathers of a loop can be done an iteration ahead, or why none can.
+/// The gathers of a loop that can run an iteration ahead, or why none can.
 pub(super) fn plan<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     looped: InstrId,
@@ -121,7 +121,7 @@ fn carrier(subject: &RecipeSubject<'_>, looped: InstrId) -> Result<Carrier, Loop
     }
 }
 
-/// An element of a tuple whose type is not written beside it: that would have to change, too.
+/// A tuple element whose type is not written in the text, because that would have to change, too.
 fn is_plain_element(module: &Module, instr: InstrId) -> bool {
     module.instruction(instr).opcode == Opcode::GetTupleElement
         && !module.payload(instr).contains('(')
@@ -134,9 +134,9 @@ struct BodyReader<'a, 'm> {
 }
 
 impl BodyReader<'_, '_> {
-    /// Whether an instruction gathers what its own iteration reads.
+    /// Whether an instruction gathers something that its own iteration reads.
     fn is_gather(&self, collective: InstrId) -> bool {
-        // What only the next iteration reads is gathered ahead already.
+        // A gather that only the next iteration reads is already ahead.
         let users = &self.subject.users;
         let goes_on = |&user: &InstrId| {
             let is_copied = || users[user].iter().all(|&user| user == self.carrier.root);
@@ -150,16 +150,16 @@ impl BodyReader<'_, '_> {
             && module.operands(collective).len() == 1
     }
 
-    /// A gather with what it is computed from; what of that is not known early, if anything.
+    /// A gather with everything it is computed from; or the value that is not known early enough.
     fn gathered(&self, collective: InstrId) -> Result<Gathered, InstrId> {
         let operands = self.subject.module.operands(collective).iter();
         let cone = self.cone(operands.map(|operand| operand.of).collect())?;
         Ok(Gathered { collective, cone })
     }
 
-    /// All that values are computed from, but for elements of the loop's parameter, whose next
-    /// values must be known before an iteration ends. If that is not so, or if it takes more than
-    /// moving data, the first that is met.
+    /// Everything that values are computed from, up to elements of the loop's parameter, whose next
+    /// values must be known before an iteration ends. If one is not, or if it takes more than
+    /// moving data, the first such instruction.
     fn cone(&self, of: Vec<InstrId>) -> Result<Vec<InstrId>, InstrId> {
         let module = self.subject.module;
         let (mut found, mut open) = (BTreeSet::new(), of);
@@ -186,7 +186,7 @@ impl BodyReader<'_, '_> {
         is_element.then(|| module.tuple_index(instr)).flatten().map(|index| index as usize)
     }
 
-    /// Whether an element is the same in all iterations, or counts them.
+    /// Whether an element is loop-invariant, or a counter.
     fn is_known_early(&self, element: usize) -> bool {
         self.is_kept(element) || self.is_counter(element)
     }
@@ -208,7 +208,7 @@ impl BodyReader<'_, '_> {
         self.element(next) == Some(element)
     }
 
-    /// Whether an element is a number that follows from itself and from what is kept.
+    /// Whether an element is a number computed from itself and from loop invariants.
     fn is_counter(&self, element: usize) -> bool {
         let module = self.subject.module;
         let is_number = |instr: InstrId| {
@@ -305,7 +305,7 @@ impl PipelinePlan<'_, '_> {
         self.module().instruction_name(instr)
     }
 
-    /// Whether an instruction's type stands in the text, as that of a tuple.
+    /// Whether an instruction's type is written in the text, as a tuple.
     fn is_written_out(&self, instr: InstrId) -> bool {
         after_name(self.module(), instr).starts_with('(')
     }
@@ -328,14 +328,14 @@ impl PipelinePlan<'_, '_> {
         }
     }
 
-    /// The gathers for the next iteration, where they do not wait for those that read what is
-    /// there, or behind all of them; returns their names.
+    /// The gathers for the next iteration, placed where they need not wait for readers of the
+    /// current values, or after all of these; returns their names.
     fn write_next(&self, draft: &mut Draft<'_>, at: InstrId) -> Vec<String> {
         let mut copier = Copier::new(self, at, When::Next);
         self.gathers.iter().map(|gather| copier.copy(draft, gather)).collect()
     }
 
-    /// What was gathered, in place of the gathers, and what is carried on.
+    /// Replaces the gathers by what was gathered before, and carries on the new values.
     fn write_body(&self, draft: &mut Draft<'_>, next: &GatheredAhead<'_>) {
         let &GatheredAhead { shapes, names, buffers } = next;
         let Carrier { parameters: [parameter, _], root, .. } = self.carrier;
@@ -366,7 +366,7 @@ impl PipelinePlan<'_, '_> {
         copies
     }
 
-    /// Leaves out what only the gathers read.
+    /// Removes what only the gathers read.
     fn remove_unread(&self, draft: &mut Draft<'_>) {
         let mut gone: BTreeSet<InstrId> =
             self.gathers.iter().map(|gather| gather.collective).collect();
@@ -405,7 +405,7 @@ impl PipelinePlan<'_, '_> {
     }
 }
 
-/// What an iteration gathers for the next one.
+/// What an iteration gathers for the next.
 struct GatheredAhead<'a> {
     shapes: &'a [String],
     names: &'a [String],
@@ -439,16 +439,16 @@ impl When {
     }
 }
 
-/// Copies of gathers with all that they are computed from.
+/// Copies of gathers with everything that they are computed from.
 struct Copier<'a, 's, 'm> {
     plan: &'a PipelinePlan<'s, 'm>,
     reader: BodyReader<'a, 'm>,
-    /// In whose place they are written.
+    /// The instruction in whose place they are written.
     at: InstrId,
     when: When,
     /// The names of copies. Looked up only.
     known: HashMap<InstrId, String>,
-    /// The same of values as they are in the iteration that runs.
+    /// The same for values of the current iteration.
     now: HashMap<InstrId, String>,
 }
 
@@ -501,7 +501,7 @@ impl<'a, 's, 'm> Copier<'a, 's, 'm> {
         name
     }
 
-    /// The name of what a copy reads in place of an operand.
+    /// The name that a copy reads instead of an operand.
     fn operand(&mut self, draft: &mut Draft<'_>, operand: &Operand) -> String {
         let Some(element) = self.reader.element(operand.of) else {
             return self.known.get(&operand.of).cloned().unwrap_or_default();
@@ -520,7 +520,7 @@ impl<'a, 's, 'm> Copier<'a, 's, 'm> {
         }
     }
 
-    /// A copy of what an element is, or of the numbers that its next value follows from.
+    /// A copy of an element, or of the numbers that its next value is computed from.
     fn as_now(&mut self, draft: &mut Draft<'_>, instr: InstrId) -> String {
         if let Some(name) = self.now.get(&instr) {
             return name.clone();

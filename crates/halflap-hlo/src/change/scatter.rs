@@ -1,8 +1,8 @@
-//! A reduce-scatter for an all-reduce of which a rank uses its own slice alone.
+//! A reduce-scatter replaces an all-reduce of which a rank uses only its own slice.
 //!
-//! What is computed element by element between the all-reduce and the slices is computed on the
-//! slice. A sum over the sliced dimension becomes a sum over the slice and an all-reduce of the
-//! result, which is small. Anything else needs the whole, and then the all-reduce stays.
+//! Elementwise operations between the all-reduce and the slices move to the slice. A sum over the
+//! sliced dimension becomes a sum over the slice and an all-reduce of the result, which is small.
+//! Anything else needs the whole array, and then the all-reduce stays.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -74,7 +74,8 @@ pub(super) fn plan<'s, 'm>(
     let sums_cut = |&(sum, _): &(InstrId, InstrId)| {
         module.numbers(sum, "dimensions").contains(&(first.dim as i64))
     };
-    // Each rank uses its own values on its slice: only constants are the same on all ranks.
+    // Each rank applies its own values to its slice: only constants are known to be the same on all
+    // ranks.
     let is_fixed = |&instr: &InstrId| {
         module.operands(instr).iter().all(|operand| {
             region.contains(&operand.of)
@@ -135,7 +136,7 @@ fn region(
     if is_whole_region { Ok((region, leaves)) } else { Err(Refusal::WholeUsed) }
 }
 
-/// Whether each element of a result depends on the elements at its place alone.
+/// Whether each element of a result depends only on the elements at the same index.
 fn is_pointwise(module: &Module, instr: InstrId, dims: &[u64]) -> bool {
     let opcode = module.instruction(instr).opcode;
     let is_same =
@@ -372,7 +373,7 @@ impl ScatterPlan<'_, '_> {
             module.opcode_name(instr),
             operands.join(", ")
         );
-        // The partitioner's annotation of the whole is wrong for a slice.
+        // The partitioner's annotation describes the whole array, and is wrong for a slice.
         for (key, value) in module.attributes(instr).filter(|(key, _)| *key != "sharding") {
             text.push_str(&format!(", {key}={value}"));
         }

@@ -45,7 +45,7 @@ impl GroupTable {
         id
     }
 
-    /// A group's ranks represent all sets of devices: those of the first device, or all, where the
+    /// A group's ranks represent all sets of devices: those of the first device, or all if the
     /// former would hide that two groups must share a stream.
     pub(super) fn into_parts(self) -> IdVec<GroupId, GroupParts> {
         let first = |groups: &ReplicaGroups| {

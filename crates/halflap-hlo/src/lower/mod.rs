@@ -52,7 +52,7 @@ pub struct Lowered {
     pub has_side_effects: bool,
     /// Where its values are kept.
     pub storage: Storage,
-    /// What is in memory other than the device's.
+    /// Buffers in memory spaces other than the device's.
     tenants: Vec<Tenant>,
 }
 
@@ -62,7 +62,7 @@ impl Lowered {
         spaces::peaks_of(&self.tenants, order)
     }
 
-    /// The same in the module's own order, without what the caller holds.
+    /// The same in the module's own order, without the caller's buffers.
     pub(crate) fn space_inside(&self) -> BTreeMap<u32, Bytes> {
         spaces::inside(&self.tenants)
     }
@@ -167,7 +167,7 @@ impl Lowering<'_> {
         op
     }
 
-    /// What runs on the compute stream: how much it does, or how long it takes.
+    /// What runs on the compute stream: its work, or its duration.
     fn compute(&mut self, instr: InstrId, op: &mut OpParts) {
         let module = self.module;
         let opcode = module.instruction(instr).opcode;
@@ -246,7 +246,7 @@ impl Lowering<'_> {
         holds.iter().map(|contents| self.add_buffer(contents, &mut made)).collect()
     }
 
-    /// What is in memory other than the device's, also while calls run.
+    /// Buffers in memory spaces other than the device's, including those of running calls.
     fn tenants(&self) -> Vec<Tenant> {
         let mut holds: Vec<Vec<&Content>> = vec![Vec::new(); self.values.buffers as usize];
         for content in &self.values.contents {
@@ -433,7 +433,7 @@ impl Lowering<'_> {
 
     /// A control predecessor comes first in the schedule, which does not imply its end: after an
     /// asynchronous start, the operation may still run. A synchronous collective is done when it
-    /// has run, so that where we split it, its end comes first.
+    /// has run, so if we split it, its end comes first.
     fn add_controls(&mut self, index: usize) {
         let place = self.steps.places[index];
         if place.part == NodePart::Done {
@@ -484,8 +484,8 @@ impl Lowering<'_> {
         self.parts.ops[node].deps.push((token, kinds));
     }
 
-    /// What a rank waits for may need what it sends, or takes, before: no wait comes before a
-    /// message that it came after.
+    /// What a rank waits for may depend on what it sends or receives first: no wait moves before a
+    /// message that preceded it.
     fn order_messages(&mut self) {
         let mut messages: Vec<usize> = Vec::new();
         for index in 0..self.steps.places.len() {

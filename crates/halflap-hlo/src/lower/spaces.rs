@@ -29,8 +29,8 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// A buffer of these contents, if it is one of another memory space. Single numbers are flags
-    /// of the hardware, which are assigned after all orders.
+    /// A buffer of these contents, if it is one of another memory space. Scalars are hardware
+    /// flags, which are assigned after all orders are known.
     pub(super) fn of(contents: &[&Content]) -> Option<Tenant> {
         let first = *contents.first()?;
         if first.space == DEVICE_MEMORY || first.size == Bytes::ZERO || first.is_single {
@@ -64,21 +64,20 @@ impl Tenant {
         }
     }
 
-    /// The node after which it is freed, where nodes have these places.
+    /// The node after which it is freed, given the nodes' places.
     fn last(&self, place: &dyn Fn(u32) -> usize) -> Option<usize> {
         let last = self.users.iter().chain(&self.maker).map(|&node| place(node)).max();
         last.filter(|_| !self.is_kept)
     }
 }
 
-/// The most that is alive in each memory space, where nodes have these places; of `counted` tenants
-/// alone.
+/// The maximum alive in each memory space, given the nodes' places; `counted` tenants only.
 fn peaks(
     tenants: &[Tenant],
     place: &dyn Fn(u32) -> usize,
     counted: impl Fn(&Tenant) -> bool,
 ) -> BTreeMap<u32, Bytes> {
-    // For each space: what comes at a place, and what goes after it.
+    // For each space: the bytes allocated at a place, and those freed after it.
     let mut changes: BTreeMap<u32, BTreeMap<usize, (i64, i64)>> = BTreeMap::new();
     for tenant in tenants.iter().filter(|tenant| counted(tenant)) {
         let of_space = changes.entry(tenant.space).or_default();
@@ -106,12 +105,12 @@ pub(super) fn peaks_of(tenants: &[Tenant], order: &Order) -> BTreeMap<u32, Bytes
     peaks(tenants, &|node| places[OpId::from_index(node as usize).index()], |_| true)
 }
 
-/// The most that the module's own order needs beside what the caller has.
+/// The maximum that the module's own order needs, besides the caller's buffers.
 pub(super) fn inside(tenants: &[Tenant]) -> BTreeMap<u32, Bytes> {
     peaks(tenants, &|node| node as usize, |tenant| !tenant.is_shared)
 }
 
-/// Edges that keep every order within what the module's own needs.
+/// Edges that keep every order within the memory of the module's own order.
 pub(super) fn bound(tenants: &[Tenant]) -> BTreeSet<(u32, u32)> {
     let own = |node: u32| node as usize;
     let mut after = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! Checks of parsed instructions that all later stages rely on.
 //!
-//! Only what no compiler writes is refused: unknown instructions are accepted.
+//! Only what no compiler writes is rejected: unknown instructions are accepted.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::ids::InstrId;
 use crate::{Module, Opcode, Phase, Shape, TextSpan};
 
 impl ModuleReader<'_> {
-    /// Refuses an inconsistent instruction, once it and all before it are parsed.
+    /// Rejects an inconsistent instruction, once it and all before it are parsed.
     pub(super) fn check(&mut self, instr: InstrId) -> Result<(), HloError> {
         let opcode = self.instructions[instr].opcode;
         self.check_count(instr)?;
@@ -62,7 +62,7 @@ impl ModuleReader<'_> {
 }
 
 impl Module {
-    /// Checks tuple elements that are taken out, once all shapes are known.
+    /// Checks get-tuple-element instructions, once all shapes are known.
     pub(super) fn check_elements(&self, untyped: &[InstrId]) -> Result<(), HloError> {
         for instr in self.instructions.ids() {
             if self.instructions[instr].opcode == Opcode::GetTupleElement {
@@ -138,7 +138,7 @@ impl fmt::Display for Takes {
     }
 }
 
-/// How many operands something takes, where that is fixed.
+/// How many operands something takes, if that is fixed.
 fn takes(opcode: Opcode) -> Option<Takes> {
     use Opcode as O;
     let is_binary = matches!(
@@ -182,7 +182,7 @@ fn takes(opcode: Opcode) -> Option<Takes> {
         }
         _ if opcode.phase() == Some(Phase::Done) => Some(Takes::Exactly(1)),
         _ if opcode.is_sync_collective() => Some(Takes::AtLeast(1)),
-        // What is left of these has one operand.
+        // The remaining ones have one operand.
         _ if opcode.is_elementwise() => Some(Takes::Exactly(1)),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Shorthand written out in full.
+//! Expands shorthand.
 //!
 //! Handwritten HLO has instructions in place of operands, `add(f32[] parameter(0), x)`, and
 //! computations in place of their names, `to_apply={ ... }`. Both get names and lines here, and
@@ -11,7 +11,7 @@ use super::super::metadata::Tables;
 use super::super::{Opcode, Shape};
 use super::{CALLS, ModuleReader, VERBATIM};
 
-/// A text in full, and where its pieces come from.
+/// An expanded text, and where its pieces come from.
 pub(super) struct Expanded {
     pub(super) text: String,
     /// For each piece, where it begins here and where it was.
@@ -36,7 +36,7 @@ pub(super) fn expand(text: &str) -> Result<Expanded, HloError> {
     let mut reader = ModuleReader::new(text);
     reader.header()?;
     Tables::parse(&mut reader.cursor)?;
-    // No name of the text has this in it.
+    // No name in the text contains this.
     let mark = (0..)
         .map(|number| format!(".anon{number}."))
         .find(|mark| !text.contains(mark))
@@ -178,8 +178,8 @@ impl<'t> Expander<'t> {
         Ok(())
     }
 
-    /// `shape opcode(operands)`, of which what begins at `from` was not written yet. Instructions
-    /// among the operands come before it.
+    /// `shape opcode(operands)`, written from `from` on. Instructions among the operands come
+    /// before it.
     fn right_side(
         &mut self,
         from: usize,
@@ -210,7 +210,7 @@ impl<'t> Expander<'t> {
         Ok(())
     }
 
-    /// Operands up to the closing parenthesis, and that.
+    /// Operands up to and including the closing parenthesis.
     fn operands(&mut self, before: &mut TextPiece, own: &mut TextPiece) -> Result<(), HloError> {
         loop {
             let start = self.at();
@@ -252,7 +252,7 @@ impl<'t> Expander<'t> {
         Ok(())
     }
 
-    /// `, key=value` as often as it is there.
+    /// Any number of `, key=value`.
     fn attributes(&mut self, own: &mut TextPiece) -> Result<(), HloError> {
         loop {
             let back = self.at();
@@ -357,7 +357,7 @@ impl<'t> Expander<'t> {
         &rest[..name] == "ROOT" || rest[name..].trim_start().starts_with('=')
     }
 
-    /// A computation that has no name: it gets one, and a place before the one that it is in.
+    /// An anonymous computation: it gets a name, and is written before the one that contains it.
     fn unnamed(&mut self, key: &str, own: &mut TextPiece) -> Result<(), HloError> {
         let open = self.at();
         let name = self.name(key);

@@ -33,7 +33,8 @@ pub(super) fn infer(module: &mut Module, untyped: &[InstrId]) -> Result<(), HloE
     Ok(())
 }
 
-/// Whether XLA reads an instruction without its shape: more would be read here and refused there.
+/// Whether XLA reads an instruction without its shape; accepting more would give text that XLA
+/// rejects.
 fn is_inferred(opcode: Opcode) -> bool {
     use Opcode as O;
     let needs_shape = matches!(

@@ -55,7 +55,7 @@ pub fn build(
     Ok(program)
 }
 
-/// Starts were given the number of their channel; now that all are known, it becomes that of a
+/// Starts have the number of their channel so far; now that all are known, it becomes that of a
 /// stream.
 fn set_streams(program: &mut Program) {
     let Program { plans, comms, .. } = program;
@@ -122,7 +122,7 @@ impl Channels {
     }
 }
 
-/// Starts that nothing in their computation waits for, as that of a recv whose end is in the next
+/// Starts that nothing in their computation waits for, such as a recv whose done is in the next
 /// iteration of a loop. They end before their memory is used or freed, or with the computation.
 #[derive(Default)]
 struct OpenStarts {
@@ -211,7 +211,7 @@ impl PlanBuilder<'_> {
         })
     }
 
-    /// Whether a node reads what is written by what was started, or writes what that reads.
+    /// Whether a node reads what a started operation writes, or writes what it reads.
     fn uses(&self, op: OpId, started: &PlannedWork) -> bool {
         let storage = &self.unit.lowered.storage;
         let (module, instr) = (self.callees.module, self.unit.lowered.places[op].instr);
@@ -223,7 +223,7 @@ impl PlanBuilder<'_> {
             || own.iter().any(|slot| started.reads.contains(slot))
     }
 
-    /// The steps of a node, after its memory was allocated.
+    /// The steps of a node, after its memory has been allocated.
     fn node(&mut self, op: OpId, made: &[SlotId]) -> Result<(), PlanError> {
         let lowered = &self.unit.lowered;
         let place = lowered.places[op];

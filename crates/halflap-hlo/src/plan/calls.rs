@@ -104,7 +104,7 @@ impl Callees<'_> {
             let is_new = call.adopted.iter().chain(&call.lent).all(|&(other, _)| other != theirs);
             let slot = &plan.storage.slots[theirs];
             // Values in other memory spaces have no size, and must not be confused with those that
-            // have.
+            // do.
             let is_alike = slot.size == storage.slots[own].size;
             match slot.origin {
                 _ if is_passed => {}
@@ -136,7 +136,7 @@ impl Callees<'_> {
         }
     }
 
-    /// A loop: its state is where its result is.
+    /// A loop: its state is in the same memory as its result.
     pub(super) fn repeat(&self, storage: &Storage, instr: InstrId) -> Result<Loop, PlanError> {
         let condition = self.plan(instr, self.module.computation_in(instr, "condition"))?;
         let body = self.plan(instr, self.module.computation_in(instr, "body"))?;

@@ -22,7 +22,7 @@ use crate::{Module, Opcode, SlotOrigin};
 use halflap::ids::IdVec;
 use halflap::units::Bytes;
 
-/// The most instructions in a kernel: values of more would not stay in the first-level cache.
+/// The maximum number of instructions in a kernel: the values of more would not fit the L1 cache.
 const MOST: usize = 48;
 
 /// Fuses launches. `fits` says whether instructions, in order, can be one kernel without
@@ -45,7 +45,7 @@ pub fn fuse(
 struct Fuser<'a> {
     module: &'a Module,
     plan: &'a Plan,
-    /// Every launch that is left, with all that joined it.
+    /// Every remaining launch, with everything that joined it.
     works: Vec<Option<PlannedWork>>,
     /// The steps that read each slot.
     readers: IdVec<SlotId, Vec<usize>>,
@@ -122,7 +122,7 @@ impl<'a> Fuser<'a> {
         self.finish()
     }
 
-    /// The kernels that a launch joins, as they become, and the effect; nothing if it stays.
+    /// The resulting kernels if a launch joins its readers, and the effect; `None` if it stays.
     fn joined(
         &self,
         place: usize,
@@ -152,7 +152,7 @@ impl<'a> Fuser<'a> {
         Some((change, joined))
     }
 
-    /// The changes if a launch's result is no longer in memory; nothing, if another step needs it
+    /// The changes if a launch's result is no longer in memory; `None` if another step needs it
     /// there.
     fn change(&self, place: usize) -> Option<FusionChange> {
         let &[slot] = &self.works[place].as_ref()?.writes[..] else { return None };

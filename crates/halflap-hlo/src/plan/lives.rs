@@ -10,7 +10,7 @@ use crate::ids::{InstrId, SlotId};
 /// What must have happened to memory since the previous check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// It is made before this step; at the end, if there is none.
+    /// The check runs before this step, or at the end if there is none.
     pub before: usize,
     /// The node that it follows.
     pub instr: InstrId,

@@ -59,7 +59,7 @@ pub struct Comm {
 }
 
 impl Comm {
-    /// For people: `{0-7}`.
+    /// For display: `{0-7}`.
     pub fn describe(&self) -> String {
         ReplicaGroups { groups: self.sets.clone(), pairs: Vec::new() }.describe()
     }
@@ -89,7 +89,7 @@ pub struct Plan {
     pub parameters: Vec<SlotId>,
     /// The slots of its result, leaf by leaf.
     pub results: Vec<SlotId>,
-    /// What is done, in sequence.
+    /// The steps, in order.
     pub steps: Vec<PlanStep>,
     /// The expected allocations and frees, one check after each node that does something, in order.
     pub checks: Vec<Check>,
@@ -204,7 +204,7 @@ pub struct Loop {
 }
 
 impl PlannedCall {
-    /// All memory of the caller that it has to do with.
+    /// All of the caller's memory that it uses.
     fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         let pairs = self.lent.iter().chain(&self.adopted).chain(&self.copied).map(|&(_, own)| own);
         self.arguments.iter().chain(&self.allocated).copied().chain(pairs)
@@ -212,7 +212,7 @@ impl PlannedCall {
 }
 
 impl Loop {
-    /// All memory of the caller that it has to do with.
+    /// All of the caller's memory that it uses.
     fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         self.state.iter().copied().chain(self.copied.iter().flat_map(|&(from, to)| [from, to]))
     }

@@ -1,5 +1,5 @@
-//! The program for people: one line for each step. Ranks compare programs by hashes of these lines,
-//! so that what they disagree on can be shown.
+//! The program as text: one line for each step. Ranks compare programs by hashes of these lines, so
+//! that what they disagree on can be shown.
 
 use std::fmt::Write;
 
@@ -12,14 +12,14 @@ use halflap::units::Bytes;
 /// A program's lines.
 #[derive(Clone, Debug)]
 pub struct Text {
-    /// All of them, in sequence.
+    /// All lines, in order.
     pub lines: Vec<PlanLine>,
 }
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanLine {
-    /// The step that it shows: the plan, and its place there. Nothing for a heading.
+    /// The step that it shows: the plan, and its place there. `None` for a heading.
     pub step: Option<(PlanId, usize)>,
     /// What it says.
     pub text: String,

@@ -1,4 +1,4 @@
-//! What makes two values different that are computed from equal ones, in words.
+//! Describes how two values differ that are computed from equal ones.
 
 use super::nodes::{Form, Members, Node, NodeOp};
 

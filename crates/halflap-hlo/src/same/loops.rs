@@ -1,9 +1,9 @@
-//! What a loop carries although it follows from the rest that it carries.
+//! Values that a loop carries although they follow from its other values.
 //!
-//! Let an element of what a loop carries be, at the end of every iteration, a function of the other
+//! Let an element of a loop's state be, at the end of every iteration, a function of the other
 //! elements at that time, and the same function of them before the first iteration. Then it is that
-//! function of them whenever an iteration or the condition begins, and when the loop ends. So it
-//! can be left out, if that function stands in its place wherever it is read. A gather for the next
+//! function of them whenever an iteration or the condition starts, and when the loop ends. So it
+//! can be left out if that function replaces it wherever it is read. A gather for the next
 //! iteration is such an element: of the weights, which stay, and of the counter.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use super::nodes::{Form, NodeId, NodeOp, Nodes};
 struct Carried {
     /// The parameter of body and condition.
     parameter: NodeId,
-    /// Each element when an iteration begins; none where it is left out.
+    /// Each element when an iteration starts; `None` if it is left out.
     begins: Vec<Option<NodeId>>,
     /// The same when it ends, and before the first one.
     ends: Vec<NodeId>,
@@ -22,7 +22,7 @@ struct Carried {
     condition: NodeId,
     /// What an iteration did.
     body: NodeId,
-    /// What stands in place of what is left out, of what begins an iteration.
+    /// What replaces the omitted elements at the start of an iteration.
     left_out: Vec<(usize, NodeId)>,
 }
 
@@ -34,8 +34,8 @@ impl Carried {
 }
 
 impl Nodes {
-    /// A loop without what follows from the rest, as a tuple of all that it gives; the loop itself
-    /// where nothing does.
+    /// A loop without redundant elements, as a tuple of all its results; the loop itself if there
+    /// are none.
     pub(super) fn shortened(&mut self, looped: NodeId, body: NodeId, test: NodeId) -> NodeId {
         let Some(mut carried) = self.carried(looped, body, test) else { return looped };
         for element in (0..carried.ends.len()).rev() {
@@ -52,7 +52,7 @@ impl Nodes {
     fn carried(&mut self, looped: NodeId, body: NodeId, test: NodeId) -> Option<Carried> {
         let node = self.node(looped).clone();
         let (&[init], Form::Tuple(parts)) = (&node.inputs[..], &node.form) else { return None };
-        // One that has effects is more than its values.
+        // A loop with side effects is more than its values.
         let (&[root], &[condition]) = (&self.node(body).inputs[..], &self.node(test).inputs[..])
         else {
             return None;
@@ -95,7 +95,7 @@ impl Nodes {
         carried.left_out.push((element, value));
     }
 
-    /// The loop of what is left, and what it gives in all.
+    /// The loop of the remaining elements, and all its results.
     fn rebuilt(&mut self, looped: NodeId, carried: Carried) -> Option<NodeId> {
         let node = self.node(looped).clone();
         let (Form::Tuple(parts), NodeOp::Op { opcode, name, attributes, called }) =
@@ -132,7 +132,7 @@ impl Nodes {
         Some(self.plain(NodeOp::Tuple, node.form, all))
     }
 
-    /// All that a loop gave: what it still carries, and what follows from that.
+    /// All results of the original loop: the remaining elements, and what follows from them.
     fn given(&mut self, short: NodeId, carried: &Carried) -> Option<Vec<NodeId>> {
         let mut ended = HashMap::new();
         for (index, place) in (0..).zip(carried.kept()) {
@@ -174,7 +174,7 @@ impl Nodes {
         seen
     }
 
-    /// Makes nodes again, each after its inputs, which were made before it.
+    /// Creates nodes again, each after its inputs.
     fn put_in(
         &mut self,
         seen: &BTreeSet<NodeId>,

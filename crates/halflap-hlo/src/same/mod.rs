@@ -1,4 +1,4 @@
-//! That two modules compute the same.
+//! Proves that two modules compute the same.
 //!
 //! Both become values of one graph, in a normal form; equal values are the same node. So the proof
 //! needs no names, no orders and no claim about what was changed, and it shares no code with what
@@ -27,7 +27,7 @@ use read::ReadModule;
 pub enum Sameness {
     /// To the last bit.
     Exact,
-    /// But for the order in which numbers are added up.
+    /// Up to the order of summation.
     SumOrder,
 }
 
@@ -49,7 +49,7 @@ pub enum Different {
         line: usize,
         after: String,
         after_line: usize,
-        /// What is not the same in both, as it was and as it is.
+        /// What differs, before and after.
         expected: String,
         found: String,
     },
@@ -68,7 +68,7 @@ pub fn same(before: &Module, after: &Module) -> Result<Sameness, Different> {
     }
 }
 
-/// What modules say about themselves, but for their names and whether they are scheduled.
+/// The modules' own attributes, except their names and whether they are scheduled.
 fn same_header(before: &Module, after: &Module) -> Result<(), Different> {
     let (devices, others) = (before.devices(), after.devices());
     if devices != others {
@@ -107,7 +107,7 @@ fn compared(before: &Module, after: &Module, any_sum_order: bool) -> Result<(), 
     same_controls(&nodes, &old, &new)
 }
 
-/// The first values that are made of equal ones and differ.
+/// The first values that differ although their inputs are equal.
 fn difference(
     nodes: &Nodes,
     old: &ReadModule<'_>,
@@ -161,7 +161,7 @@ fn same_controls(
     let value = |read: &ReadModule<'_>, instr: InstrId| {
         let id = read.values[instr]?;
         let node = nodes.node(id);
-        // What starts something stands for what it gives.
+        // A start stands for its result.
         Some(match node.what {
             NodeOp::Started => *node.inputs.first()?,
             _ => id,

@@ -2,8 +2,8 @@
 //!
 //! Nodes are made in a normal form, by rules that say which programs compute the same:
 //! - a reduce-scatter is a slice of an all-reduce (another order of sums),
-//! - what is computed element by element of slices is a slice of what is computed of the whole,
-//! - a convert after data moved is the data moved after the convert,
+//! - an elementwise operation on slices is a slice of the operation on the whole,
+//! - a convert after data movement is the same movement after the convert,
 //! - a product of matrices of a slice of rows or columns is a slice of the product of the whole,
 //! - a collective on the same slice of every member's value is a slice of that on the whole values,
 //! - slices of a value that are put together in their sequence are that value (these in `slices`),
@@ -11,7 +11,7 @@
 //!   order),
 //! - of a collective with several operands, each result is that of a collective with one,
 //! - copies and barriers pass values on,
-//! - what a loop carries although it follows from the rest that it carries is left out (`loops`).
+//! - a loop's values that follow from its other values are left out (`loops`).
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ halflap::ids! {
     NodeId
 }
 
-/// What is the same wherever it lies in memory.
+/// A shape without its layout.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Form {
     Array { element: ElementType, dims: Vec<u64>, dynamic: bool },
@@ -100,7 +100,7 @@ pub(super) enum NodeOp {
     Collective {
         opcode: Opcode,
         members: Rc<Members>,
-        /// Along which dimension, where that matters.
+        /// Along which dimension, if that matters.
         dimensions: Vec<i64>,
         /// What is left of its attributes.
         attributes: Rc<Vec<(String, String)>>,
@@ -133,7 +133,7 @@ pub(super) struct Nodes {
     all: IdVec<NodeId, Node>,
     /// Looked up only.
     known: HashMap<Node, NodeId>,
-    /// Whether numbers may be added up in another order.
+    /// Whether the order of summation may change.
     pub(super) any_sum_order: bool,
     pub(super) devices: Devices,
     /// Integers that follow from the device alone. Looked up only.
@@ -217,7 +217,7 @@ impl Nodes {
         })
     }
 
-    /// The members of an all-reduce in ascending sequence, where theirs makes no difference.
+    /// The members of an all-reduce in ascending order, if their order does not matter.
     fn in_any_sequence(&self, what: NodeOp, input: NodeId) -> NodeOp {
         let is_free = self.any_sum_order || self.is_order_free(&what, input);
         match what {
@@ -311,7 +311,7 @@ impl Nodes {
         Some((dim, Rc::new(numbers.iter().map(start).collect())))
     }
 
-    /// What is computed of slices, as a slice of what is computed of the whole.
+    /// An operation on slices, as a slice of the operation on the whole.
     fn lifted(&mut self, what: &NodeOp, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
         let shard = |node: &Node| match &node.what {
             NodeOp::Shard { dim, starts } => Some((*dim, starts.clone(), node.inputs[0])),
@@ -337,7 +337,7 @@ impl Nodes {
         Some(self.shard(dim, starts, form.clone(), full))
     }
 
-    /// A single number in every place.
+    /// The same number in every element.
     fn is_spread(&self, node: &Node) -> bool {
         let of_scalar =
             |&input: &NodeId| self.node(input).form.dims().is_some_and(<[u64]>::is_empty);

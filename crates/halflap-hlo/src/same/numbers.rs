@@ -5,11 +5,11 @@ use std::rc::Rc;
 use super::nodes::{NodeId, NodeOp, Nodes};
 use crate::Opcode;
 
-/// Larger numbers are no places in an array, and could overflow.
+/// Larger numbers are not valid array indices, and could overflow.
 const MOST: i64 = 1 << 31;
 
 impl Nodes {
-    /// What a node is on each device; nothing, if that depends on data.
+    /// A node's value on each device; `None` if that depends on data.
     pub(super) fn numbers(&mut self, id: NodeId) -> Option<Rc<Vec<i64>>> {
         if let Some(known) = self.numbers.get(&id) {
             return known.clone();

@@ -8,7 +8,7 @@ use crate::ids::{ComputationId, InstrId};
 use crate::{Module, Opcode, Operand, Phase, ReplicaGroups};
 use halflap::ids::{Id, IdVec};
 
-/// Attributes that say nothing about values.
+/// Attributes that do not affect values.
 const SILENT: [&str; 7] = [
     "metadata",
     "channel_id",
@@ -19,7 +19,7 @@ const SILENT: [&str; 7] = [
     "statistics",
 ];
 
-/// Attributes of collectives that are read in another way, or only say how they are carried out.
+/// Attributes of collectives that are read elsewhere, or only affect how they run.
 const COLLECTIVE: [&str; 9] = [
     "replica_groups",
     "use_global_device_ids",
@@ -183,7 +183,7 @@ impl NodeReader<'_, '_> {
             }
             // The same numbers at another place.
             Opcode::Copy if inputs.len() == 1 => inputs[0],
-            // Barriers bind compilers; values pass through.
+            // Barriers constrain compilers; values pass through.
             Opcode::OptimizationBarrier | Opcode::OptBarrierLong if inputs.len() == 1 => inputs[0],
             Opcode::Bitcast if self.is_same_place(instr) => inputs[0],
             opcode if opcode.is_sync_collective() => {
@@ -308,7 +308,7 @@ impl NodeReader<'_, '_> {
         self.members.entry(key).or_insert_with(groups).clone()
     }
 
-    /// Anything else: equal if all that is written about it is, and all that it runs and reads.
+    /// Anything else: equal if its text, its callees and its operands are equal.
     fn op(&mut self, instr: InstrId, form: Form, inputs: Vec<NodeId>) -> NodeId {
         let module = self.module;
         let instruction = module.instruction(instr);
@@ -318,7 +318,7 @@ impl NodeReader<'_, '_> {
         let attributes =
             module.attributes(instr).filter(|(key, _)| !is_silent(key) && !CALLS.contains(key));
         let mut attributes = pairs(attributes);
-        // How elements lie in memory matters to these alone.
+        // The memory layout matters only to these.
         if matches!(instruction.opcode, Opcode::Bitcast | Opcode::CustomCall | Opcode::Other) {
             let operands = module.operands(instr).iter().map(|of| module.operand_shape(of));
             for shape in operands.chain([&instruction.shape]) {
@@ -362,7 +362,7 @@ impl NodeReader<'_, '_> {
         from.element == to.element && from.dims == to.dims && layout(from) == layout(to)
     }
 
-    /// A constant's text without what does not count; one without values is known by its name.
+    /// A constant's text without irrelevant parts; one without values is identified by its name.
     fn literal(&self, instr: InstrId) -> String {
         let text = self.module.payload(instr);
         match text.contains("...") {

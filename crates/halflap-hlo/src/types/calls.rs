@@ -9,7 +9,7 @@ pub(super) fn same(view: RuleView<'_>) -> RuleResult {
     view.gives_shape(view.operand(0)?)
 }
 
-/// The end of something that was started: it gives a part of what that gave.
+/// The done of an asynchronous operation: it returns a part of the start's result.
 pub(super) fn done(view: RuleView<'_>, part: usize) -> RuleResult {
     match view.operand(0)?.parts().get(part) {
         Some(right) => view.gives_shape(right),
@@ -73,7 +73,7 @@ pub(super) fn conditional(view: RuleView<'_>) -> RuleResult {
     Ok(())
 }
 
-/// That a computation takes these shapes.
+/// Checks that a computation takes these shapes.
 pub(super) fn parameters(
     view: RuleView<'_>,
     callee: ComputationId,
@@ -104,7 +104,7 @@ pub(super) fn parameters(
     Ok(())
 }
 
-/// That a computation gives this.
+/// Checks that a computation returns this.
 pub(super) fn root(view: RuleView<'_>, callee: ComputationId, right: &Shape) -> RuleResult {
     let is = &view.module.instruction(view.module.root(callee)).shape;
     match are_alike(is, right) {

@@ -108,7 +108,7 @@ pub(super) fn unchanged(view: RuleView<'_>) -> RuleResult {
     view.gives_all(&operands(view)?)
 }
 
-/// With several operands it writes into one of them, which is not our business.
+/// With several operands it writes into one of them, which is not checked here.
 pub(super) fn permute(view: RuleView<'_>) -> RuleResult {
     if view.count() == 1 { unchanged(view) } else { Ok(()) }
 }
@@ -189,8 +189,7 @@ pub(super) fn ragged_all_to_all(view: RuleView<'_>) -> RuleResult {
     view.gives(&Type::of(into))
 }
 
-/// What a recv waits for is what its end gives; between that and the token is what the device
-/// knows.
+/// The first element is what its done returns; between that and the token is device context.
 pub(super) fn received(view: RuleView<'_>) -> RuleResult {
     let is_start = view.module.instruction(view.instr).opcode == Opcode::Recv;
     let start = if is_start { view.result } else { view.operand(0)? };

@@ -1,4 +1,4 @@
-//! What is done at each place alone: operands and result have the same dimensions.
+//! Elementwise operations: operands and result have the same dimensions.
 
 use super::{ElementType, Opcode, RuleResult, RuleView, Type};
 
@@ -81,7 +81,8 @@ fn part(view: RuleView<'_>) -> RuleResult {
     view.gives(&Type::new(element, &whole.dims))
 }
 
-/// Of types of other sizes, the last dimension is as many of the small ones as the large one has.
+/// Between types of different sizes, the last dimension counts how many small elements make a large
+/// one.
 fn bitcast_convert(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let result = view.result.array().ok_or_else(|| view.result_should("an array"))?;

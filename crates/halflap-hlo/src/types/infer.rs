@@ -1,5 +1,5 @@
-//! Results that the text leaves out. Most rules say what is right; here are those that need the
-//! result.
+//! Result shapes that the text omits. Most checking rules derive the result; here are those that
+//! otherwise need it.
 
 use super::{ElementType, Mismatch, Opcode, RuleResult, RuleView, Type, products, shape_of};
 use crate::{Array, Shape};
@@ -25,7 +25,7 @@ pub(super) fn infer(view: RuleView<'_>) -> RuleResult {
     }
 }
 
-/// What the first computation that it names gives.
+/// The result of the first computation that it names.
 fn given_by_callee(view: RuleView<'_>) -> RuleResult {
     match view.module.called(view.instr).first() {
         Some(&callee) => view.gives_shape(&view.module.instruction(view.module.root(callee)).shape),
@@ -77,8 +77,8 @@ fn batch_norm(view: RuleView<'_>) -> RuleResult {
     view.gives_all(&[operand, scale.clone(), scale])
 }
 
-/// What the function gives for a place: the last ones are carried on, of the others there is one
-/// for each place.
+/// The function's results for one element: the last ones are carried, the others exist once for
+/// each element.
 fn scan(view: RuleView<'_>) -> RuleResult {
     let module = view.module;
     let Some(callee) = module.computation_in(view.instr, "to_apply") else { return Ok(()) };

@@ -113,7 +113,7 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
     Ok(())
 }
 
-/// What is started is ended by one instruction.
+/// Every start has exactly one done.
 fn ended_once(module: &Module, computation: ComputationId) -> Result<(), TypeError> {
     let mut ends: BTreeMap<InstrId, InstrId> = BTreeMap::new();
     for instr in module.instructions(computation) {
@@ -171,7 +171,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// A shape for people; of a long tuple, its beginning.
+/// A shape for display; a long tuple is truncated.
 fn shown(shape: &Shape) -> String {
     const PARTS: usize = 8;
     match shape {
@@ -186,7 +186,7 @@ fn shown(shape: &Shape) -> String {
     }
 }
 
-/// Whether two shapes are the same but for layouts.
+/// Whether two shapes are the same, regardless of layouts.
 fn are_alike(one: &Shape, other: &Shape) -> bool {
     match (one, other) {
         (Shape::Array(one), Shape::Array(other)) => {
@@ -213,14 +213,13 @@ fn is_dynamic(shape: &Shape) -> bool {
 struct RuleView<'a> {
     module: &'a Module,
     instr: InstrId,
-    /// What it gives; of one that starts something, what that gives.
+    /// Its result; for a start, the result of what it starts.
     result: &'a Shape,
-    /// Where what it should give is put, if the text does not say what it gives.
+    /// Receives the inferred result, if the text omits it.
     inferred: Option<&'a OnceCell<Shape>>,
 }
 
-/// The shape of a result that the text leaves out, as XLA infers it; nothing where there is no
-/// rule.
+/// The shape of a result that the text omits, as XLA infers it; `None` if there is no rule.
 pub(super) fn inferred(module: &Module, instr: InstrId) -> Result<Option<Shape>, Mismatch> {
     let found = OnceCell::new();
     let result = &module.instruction(instr).shape;
@@ -342,9 +341,9 @@ impl<'a> RuleView<'a> {
         Mismatch::Attribute { key, is, right: right.to_string() }
     }
 
-    /// That an operand is of a type.
+    /// Checks an operand's type.
     fn takes(self, index: usize, right: &Type) -> RuleResult {
-        // What gives no shape may mix floating-point types, as XLA has it.
+        // Without a result shape, floating-point types may be mixed, as in XLA.
         let is_float = |element: ElementType| element.name().starts_with(['f', 'b']);
         let mixes = |array: &Array| {
             let are_floats = is_float(array.element) && is_float(right.element);
@@ -356,7 +355,7 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// That the result is of a shape, but for layouts.
+    /// Checks the result's shape, regardless of layouts.
     fn gives_shape(self, right: &Shape) -> RuleResult {
         if let Some(inferred) = self.inferred {
             inferred.get_or_init(|| right.clone());
@@ -368,7 +367,7 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// That the result is of a type.
+    /// Checks the result's type.
     fn gives(self, right: &Type) -> RuleResult {
         if self.inferred.is_some() {
             return self.gives_shape(&shape_of(right));
@@ -379,7 +378,7 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// That the result is one array, or a tuple of several.
+    /// Checks that the result is one array, or a tuple of several.
     fn gives_all(self, right: &[Type]) -> RuleResult {
         if self.inferred.is_some() {
             return match right {
@@ -408,7 +407,7 @@ impl<'a> RuleView<'a> {
         self.gives(&Type::new(array.element, dims))
     }
 
-    /// The element type of the operands; the one with the most bits, where they differ.
+    /// The element type of the operands; the widest if they differ.
     fn widest(self) -> Result<ElementType, Mismatch> {
         let mut widest = self.array(0)?.element;
         for index in 1..self.count() {
@@ -441,7 +440,7 @@ impl<'a> RuleView<'a> {
         }
     }
 
-    /// That the computation of an attribute takes and gives these.
+    /// Checks the signature of an attribute's computation.
     fn applies(self, key: &str, takes: &[Type], gives: &[Type]) -> RuleResult {
         // It says nothing about the result.
         if self.inferred.is_some() {
@@ -464,7 +463,7 @@ fn shape_of(of: &Type) -> Shape {
     Shape::Array(Array { element, dims, dynamic: false, layout: super::TextSpan::default() })
 }
 
-/// Types for people: one as it is, several as a tuple.
+/// Types for display: one as it is, several as a tuple.
 fn type_list(types: &[Type]) -> String {
     match types {
         [one] => one.to_string(),
@@ -472,7 +471,7 @@ fn type_list(types: &[Type]) -> String {
     }
 }
 
-/// The dimensions that are not among some.
+/// The dimensions that are not in a list.
 fn without(dims: &[u64], taken: &[usize]) -> Vec<u64> {
     dims.iter().enumerate().filter(|(dim, _)| !taken.contains(dim)).map(|(_, &size)| size).collect()
 }

@@ -33,7 +33,7 @@ pub(super) fn reshape(view: RuleView<'_>) -> RuleResult {
     }
 }
 
-/// Any shape of as many bytes. How elements of less than a byte are packed, layouts say.
+/// Any shape of the same number of bytes. Layouts say how elements of less than a byte are packed.
 pub(super) fn bitcast(view: RuleView<'_>) -> RuleResult {
     let (Some(operand), Some(result)) = (view.operand(0)?.array(), view.result.array()) else {
         return Ok(());
@@ -79,7 +79,7 @@ pub(super) fn slice(view: RuleView<'_>) -> RuleResult {
     view.gives(&Type::new(operand.element, &dims))
 }
 
-/// `padding=low_high_interior`, for each dimension; what is below 0 is cut off.
+/// `padding=low_high_interior`, for each dimension; negative padding crops.
 pub(super) fn pad(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     view.takes(1, &Type::scalar(operand.element))?;
@@ -200,7 +200,7 @@ fn index_dims(view: RuleView<'_>, operand: usize) -> Result<(Vec<u64>, usize), M
     Ok((without(&indices.dims, &[dim]), indices.dims.get(dim).map_or(1, |&size| size as usize)))
 }
 
-/// That an index has as many parts as dimensions it is into.
+/// Checks that an index has as many parts as the dimensions it indexes.
 fn index_map(view: RuleView<'_>, key: &'static str, rank: usize, parts: usize) -> RuleResult {
     match view.dims(key, rank)?.len() == parts {
         true => Ok(()),

@@ -1,9 +1,10 @@
-//! What computes an element from many: products, windows, reductions, sorts, factorizations.
+//! Operations that compute an element from many: products, windows, reductions, sorts,
+//! factorizations.
 
 use super::{ElementType, Mismatch, RuleResult, RuleView, Type, without};
 use crate::{ConvDims, WindowDim};
 
-/// Dimensions of both operands that go together: those must be as long.
+/// Corresponding dimensions of both operands must have the same size.
 fn paired(
     view: RuleView<'_>,
     lhs_key: &'static str,
@@ -28,9 +29,9 @@ fn paired(
     Ok([lhs_dims, rhs_dims])
 }
 
-/// The result's elements may be others than the operands'.
+/// The result's element type may differ from the operands'.
 pub(super) fn dot(view: RuleView<'_>) -> RuleResult {
-    // A sparse one has its metadata behind.
+    // A sparse dot has its metadata as a further operand.
     if view.count() > 2 {
         return Ok(());
     }
@@ -107,7 +108,7 @@ pub(super) fn convolution(view: RuleView<'_>) -> RuleResult {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
     let Some(labels) = view.module.conv_dims(view.instr) else { return Ok(()) };
     let rank = labels.input_spatial.len() + 2;
-    // A label that means nothing would make room for the others beyond the rank.
+    // A meaningless label would let the others exceed the rank.
     if !all_dims(&labels)
         .iter()
         .all(|dims| dims.len() == rank && dims.iter().all(|&dim| dim < rank))
@@ -140,8 +141,8 @@ fn all_dims(labels: &ConvDims) -> [Vec<usize>; 3] {
     [input, kernel, [&[labels.output_batch, labels.output_feature], &output_spatial[..]].concat()]
 }
 
-/// That the kernel is for the window and for a group's features; gives the number of groups of the
-/// batch.
+/// Checks that the kernel matches the window and a group's features; returns the number of batch
+/// groups.
 fn convolved_groups(view: RuleView<'_>, labels: &ConvDims) -> Result<u64, Mismatch> {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
     let (features, batches) =
@@ -253,7 +254,7 @@ pub(super) fn random(view: RuleView<'_>) -> RuleResult {
     (0..view.count()).try_for_each(|index| view.takes(index, &Type::scalar(result.element)))
 }
 
-/// With the bits may come the state after them.
+/// The result may include the new state.
 pub(super) fn random_bits(view: RuleView<'_>) -> RuleResult {
     let state = Type::of(view.array(0)?);
     match view.result.parts().first().and_then(|part| part.array()) {
@@ -294,7 +295,7 @@ pub(super) fn triangular_solve(view: RuleView<'_>) -> RuleResult {
     view.gives(&Type::of(given))
 }
 
-/// Of real numbers, half of the result says all.
+/// For real inputs, half of the result is enough.
 pub(super) fn fft(view: RuleView<'_>) -> RuleResult {
     let operand = Type::of(view.array(0)?);
     let lengths: Vec<u64> =
