@@ -65,7 +65,7 @@ pub(super) enum Keep {
     Caller,
     /// A parameter that the caller donated.
     Given,
-    /// A donated parameter that one of our results must replace.
+    /// A loop body's parameter, whose place one of the results takes.
     Exchanged,
 }
 

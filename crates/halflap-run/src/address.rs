@@ -16,5 +16,5 @@ pub(crate) struct AddressRange {
     pub(crate) len: usize,
 }
 
-/// A copy: from where, to where, how many bytes.
+/// A copy: source, destination, number of bytes.
 pub(crate) type MemoryCopy = (Address, Address, usize);

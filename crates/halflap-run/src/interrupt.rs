@@ -1,11 +1,11 @@
-//! Ctrl-C as a request to finish: the first one is only noted, the second one ends the process.
+//! Ctrl-C as a request to finish: the first one only sets a flag, the second one ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether SIGINT arrived since listening began.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// While it lives, the first SIGINT is noted instead of ending the process.
+/// While it lives, the first SIGINT sets a flag instead of ending the process.
 #[derive(Debug)]
 pub struct Listening {
     /// Whether the handler is ours: any other handler is left alone.

@@ -21,11 +21,11 @@ const NAME: &str = "HALFLAP_GROUP";
 const ROUNDS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A child and all that it starts.
+/// A child and all processes that it starts.
 pub struct ProcessGroup {
     /// The first of them.
     pub child: Child,
-    /// What their environment has.
+    /// The mark in their environment.
     mark: String,
 }
 
@@ -87,7 +87,7 @@ impl ProcessGroup {
         Ok(self.child.try_wait()?.is_some() && self.strays().is_empty())
     }
 
-    /// If we were terminated, ends all of it, and then us.
+    /// If we were terminated, ends the whole group, and then this process.
     pub fn end_if_interrupted(&mut self) -> io::Result<()> {
         let signal = INTERRUPT.load(Ordering::SeqCst);
         if signal != 0 {

@@ -79,7 +79,7 @@ pub struct Departure {
     was_stopped: bool,
 }
 
-/// Which of two processes this is.
+/// Which of the two processes this is.
 #[derive(Debug)]
 pub enum Split {
     /// The process that does the work, and records when it is done.
@@ -170,7 +170,7 @@ fn stays_stopped(process: libc::pid_t) -> bool {
 }
 
 impl Departure {
-    /// The exit code of a process that reported its own end; nothing, if it ended silently.
+    /// The exit code of a process that reported its own end; `None` if it ended silently.
     pub fn code(&self) -> Option<u8> {
         self.status.code().filter(|_| self.was_told).map(|code| code as u8)
     }

@@ -80,7 +80,7 @@ pub(crate) struct HandlerStack {
 const STACK: usize = 1 << 16;
 
 impl HandlerStack {
-    /// Nothing, if faults are not caught.
+    /// `None` if faults are not caught.
     pub(crate) fn new() -> Option<HandlerStack> {
         if !IS_INSTALLED.load(Ordering::Acquire) {
             return None;
@@ -133,7 +133,7 @@ impl Write for RawText {
 
 impl RawText {
     fn send(&self, file: libc::c_int) {
-        // SAFETY: this many bytes are there.
+        // SAFETY: the buffer has this many bytes.
         unsafe { libc::write(file, self.bytes.as_ptr().cast(), self.len) };
     }
 }
@@ -296,7 +296,8 @@ impl CaughtSignal<'_> {
     fn end(&self) -> ! {
         let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
         FIRST.fetch_min(rank, Ordering::AcqRel);
-        // If all ranks fail alike, the lowest reports, not the fastest. SAFETY: it only sleeps.
+        // If all ranks fail in the same way, the lowest reports, not the fastest. SAFETY: it only
+        // sleeps.
         unsafe { libc::usleep(GRACE_MICROS) };
         if FIRST.load(Ordering::Acquire) != rank || HAS_COME.swap(true, Ordering::AcqRel) {
             wait_for_the_end();

@@ -23,7 +23,7 @@ pub(crate) enum Worst {
 /// Elements are scanned in chunks of this size, so that a hit near the start is found early.
 const PIECE: usize = 1 << 12;
 
-/// Looks at all elements.
+/// Scans all elements.
 pub(super) fn worst_of(view: &View<'_>) -> Worst {
     let bytes = view.bytes();
     match view.dtype() {
@@ -38,7 +38,7 @@ pub(super) fn worst_of(view: &View<'_>) -> Worst {
     }
 }
 
-/// Elements as integers whose order, without the sign, is the same.
+/// Elements as integers that are ordered, without the sign, as the elements are.
 macro_rules! looked_at {
     ($name:ident, $unsigned:ty, $signed:ty) => {
         fn $name(bytes: &[u8], infinity: $unsigned) -> Worst {

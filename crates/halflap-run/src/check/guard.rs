@@ -84,7 +84,7 @@ impl GuardedMemory {
         }
     }
 
-    /// New memory; nothing, if the system has no more.
+    /// New memory; `None` if the system is out of memory.
     pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<(Address, RegionId)> {
         let len = bytes.next_multiple_of(self.page).max(self.page);
         let start = loop {
@@ -168,7 +168,7 @@ impl GuardedMemory {
         overrun
     }
 
-    /// Unmaps the oldest freed region; returns nothing if there is none.
+    /// Unmaps the oldest freed region; returns `None` if there is none.
     fn forget(&mut self) -> Option<()> {
         let id = self.quarantine.pop_front()?;
         let mapped = regions::get(id)?.mapped;
@@ -186,7 +186,7 @@ impl GuardedMemory {
     fn overrun(&self, region: &Region, kernel: &str) -> Option<Overrun> {
         let Area { start: first, len } = region.pages;
         let Area { start: at, len: bytes } = region.data;
-        // SAFETY: the pages are there until the buffer is released, which is now.
+        // SAFETY: the pages stay mapped until the buffer is released, which is now.
         let all = unsafe { std::slice::from_raw_parts(first as *const u8, len) };
         let (before, after) = (&all[..at - first], &all[at - first + bytes..]);
         let (side, offset) = broken(before, after)?;

@@ -1,8 +1,8 @@
 //! What custom calls leave allocated.
 //!
-//! The C library says how much of the heap is in use. It is asked before and after a custom call;
-//! what other threads do meanwhile counts, too, so that only what all calls of a kernel have in
-//! common is told ([`kept`]), and of several calls at a time only one is looked at.
+//! The C library reports how much of the heap is in use. It is queried before and after a custom
+//! call. Allocations by other threads count, too, so only the growth that all calls of a kernel
+//! have in common is reported ([`kept`]), and only one of several concurrent calls is measured.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
@@ -28,22 +28,22 @@ fn in_use() -> Option<i64> {
     type Ask = unsafe extern "C" fn() -> HeapFigures;
     static ASK: OnceLock<Option<Ask>> = OnceLock::new();
     let ask = *ASK.get_or_init(|| {
-        // SAFETY: only the function of this name that glibc has gives such figures, and it stays.
+        // SAFETY: only glibc has a function of this name, with this result, and it stays loaded.
         unsafe { Library::this().get::<Ask>(b"mallinfo2").ok().map(|symbol| *symbol) }
     });
-    // SAFETY: it takes nothing, and any thread may call it.
+    // SAFETY: it takes no arguments, and any thread may call it.
     let HeapFigures { mapped_bytes, bytes_in_use, .. } = unsafe { ask?() };
     i64::try_from(mapped_bytes + bytes_in_use).ok()
 }
 
-/// A custom call that is looked at.
+/// A custom call that is being measured.
 pub(crate) struct HeapWatch {
     before: i64,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl HeapWatch {
-    /// Nothing, where another call is looked at, or nobody says how much is in use.
+    /// `None` if another call is being measured, or the C library does not report heap use.
     pub(super) fn begin() -> Option<HeapWatch> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = match TURN.try_lock() {
@@ -54,18 +54,18 @@ impl HeapWatch {
         Some(HeapWatch { before: in_use()?, _turn: turn })
     }
 
-    /// By how many bytes more are in use than before.
+    /// How many more bytes are in use than before.
     pub(super) fn growth(self) -> Option<i64> {
         Some(in_use()? - self.before)
     }
 }
 
-/// So many calls at least are compared.
+/// The minimum number of calls to compare.
 const CALLS: usize = 8;
-/// Less may be what other threads do.
+/// A smaller growth may come from other threads.
 const LEAST: i64 = 1024;
 
-/// What every call leaves allocated, given by how much the heap grew in each.
+/// What every call leaves allocated, given the growth of the heap in each.
 pub(super) fn kept(growths: &[i64]) -> Option<i64> {
     let least = growths.iter().copied().min();
     least.filter(|&bytes| bytes >= LEAST && growths.len() >= CALLS)

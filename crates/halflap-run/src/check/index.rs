@@ -1,8 +1,8 @@
 //! Saved values: a folder for each rank, an `.npy` file for each array, and an index that describes
 //! them.
 //!
-//! The index is one JSON object and is valid whenever a process ends, however it does: each entry
-//! is written over the end of the list, together with a new end, when its array is on disk.
+//! The index is one JSON object and is valid at any time, however the process ends: once its array
+//! is on disk, each entry is written over the end of the list, together with a new end.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -26,13 +26,13 @@ const LONGEST_NAME: usize = 60;
 pub struct Entry {
     /// The number of its task on the rank; inputs and outputs of one launch have the same.
     pub sequence: u64,
-    /// How often the module was run before.
+    /// The number of earlier runs of the module.
     pub run: usize,
     /// The computation.
     pub plan: String,
     /// The step of its plan.
     pub step: usize,
-    /// How often each loop around it was run before, the outermost first.
+    /// The iteration of each enclosing loop, outermost first.
     pub iteration: Vec<u32>,
     /// The launched kernel; `model_inputs` for the module's inputs.
     pub kernel: String,
@@ -42,7 +42,7 @@ pub struct Entry {
     pub buffer: String,
     /// The name of its value: that of the instruction.
     pub value: String,
-    /// The type of the elements, as HLO has it.
+    /// The element type, by HLO's name.
     pub dtype: String,
     /// The dimensions.
     pub shape: Vec<usize>,

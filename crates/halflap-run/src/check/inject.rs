@@ -62,8 +62,8 @@ impl Fault {
         matches!(self, Fault::Stall(stalled, at) if *stalled == rank && at == name)
     }
 
-    /// An error names the rank, the kernel or the collective of a mistake that the program does not
-    /// have. What a kernel computes besides others may be named, too.
+    /// The error names a rank, kernel or collective of a fault that the program does not have. A
+    /// fused kernel may also be named by any of its instructions.
     pub fn check(&self, program: &Prepared) -> Result<(), String> {
         let is_collective = |label: &Label| label.kind == LabelKind::Collective;
         let any = |_: &Label| true;
@@ -129,7 +129,7 @@ impl Fault {
     }
 }
 
-/// The name that was probably meant; where the names are, if none is near.
+/// The name that was probably meant; if none is similar, where to find the names.
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     match nearest(name, known) {
         Some(near) => format!("; did you mean '{near}'?"),

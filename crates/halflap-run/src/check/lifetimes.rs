@@ -35,7 +35,7 @@ pub(crate) struct Tracker {
 pub(crate) type Deviations = Vec<(Deviation, SlotId)>;
 
 impl Tracker {
-    /// A plan begins to run, with memory from outside.
+    /// A plan starts to run, with memory from outside.
     pub(crate) fn enter(&mut self, given: Vec<SlotId>) {
         self.frames.push(PlanFrame { given, ..PlanFrame::default() });
     }
@@ -48,7 +48,7 @@ impl Tracker {
         self.owners.retain(|_, (owner, _)| *owner + 1 < depth);
     }
 
-    /// Takes memory that is alive now as alive from the start.
+    /// Counts memory that is alive now as alive from the start.
     pub(crate) fn settle(&mut self) {
         if let Some(frame) = self.frames.last_mut() {
             frame.born.clear();

@@ -113,7 +113,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// The access to guarded memory that no task works on; none, if memory is not guarded.
+    /// The access to guarded memory that no task works on; `None` if memory is not guarded.
     pub(crate) fn resting(&self) -> Option<Resting> {
         let resting = if self.launch_blocking { Resting::Closed } else { Resting::Open };
         matches!(self.memory, MemorySource::Guarded(_)).then_some(resting)

@@ -45,7 +45,7 @@ thread_local! {
     static PAST: Cell<Option<Past>> = const { Cell::new(None) };
 }
 
-/// What the calling thread ran last; nothing, if it does not belong to a rank.
+/// What the calling thread ran last; `None` if it does not belong to a rank.
 pub(super) fn past() -> Option<Past> {
     PAST.get()
 }
@@ -81,7 +81,7 @@ static POSTS: [Post; MOST_RANKS] = [const {
 /// The programs whose labels posts point to.
 static KEPT: Mutex<BTreeMap<usize, Shared>> = Mutex::new(BTreeMap::new());
 
-/// The calling thread is a rank's compute thread from here on. Costs nothing where faults are not
+/// The calling thread is a rank's compute thread from here on. Costs nothing if faults are not
 /// caught.
 pub(crate) fn take_up(rank: usize, program: &Shared) {
     let Some(post) = POSTS.get(rank).filter(|_| fault::are_caught()) else { return };
@@ -203,7 +203,7 @@ pub(crate) fn wait_for_threads(rank: usize) {
     }
 }
 
-/// Whether custom calls of a rank left threads behind that are still there.
+/// Whether threads that custom calls of a rank left behind are still running.
 fn has_left_threads(rank: usize) -> bool {
     let is_there = |left: &Left| {
         let id = left.thread.load(Ordering::Acquire);
@@ -256,7 +256,7 @@ pub(super) fn starter<'a>() -> Option<(&'a Label, usize)> {
 }
 
 fn label_at<'a>(at: &AtomicPtr<Label>) -> Option<&'a Label> {
-    // SAFETY: it is one of a program that is kept until the rank begins another one.
+    // SAFETY: it belongs to a program that is kept until the rank starts another one.
     unsafe { at.load(Ordering::Acquire).as_ref() }
 }
 

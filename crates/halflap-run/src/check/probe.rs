@@ -17,7 +17,7 @@ use crate::failure::{Failure, Fate, Finding};
 use crate::prepare::{Argument, IssuedTask, Label, Prepared};
 use crate::tensor::{Tensor, View};
 
-/// What a launch wrote, and what it took before.
+/// The outputs of a launch, and the content of its inputs.
 pub(crate) struct LaunchOutcome<'a> {
     pub(crate) outs: &'a [Address],
     pub(crate) taken: &'a Taken,
@@ -114,7 +114,7 @@ pub(crate) struct TaskProbe {
 }
 
 impl TaskProbe {
-    /// The probe of one rank; nothing, if all checks are off.
+    /// The probe of one rank; `None` if all checks are off.
     pub(crate) fn open(
         checks: &Checks,
         program: &Arc<Prepared>,
@@ -174,7 +174,7 @@ impl TaskProbe {
         tracer.results(self.run.load(Ordering::Relaxed), &results);
     }
 
-    /// What a launch takes, to find out what its outputs come from.
+    /// Records a launch's inputs, to find the origins of its outputs.
     pub(crate) fn take(
         &self,
         issued: &IssuedTask,
@@ -209,7 +209,7 @@ impl TaskProbe {
         Some(taken)
     }
 
-    /// Follows NaN and infinities from a launch's inputs to its outputs.
+    /// Tracks NaN and infinities from a launch's inputs to its outputs.
     pub(crate) fn follow(
         &self,
         issued: &IssuedTask,
@@ -230,7 +230,7 @@ impl TaskProbe {
         tracer.received(&FinishedLaunch { seen: &seen, outs: &outs, taken }, sequence);
     }
 
-    /// A rank does its half of a message: what it sends is taken along.
+    /// A rank runs its half of a message; the origins of what it sends go with it.
     pub(crate) fn send(&self, issued: &IssuedTask, ins: &[Address]) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let message = seen.label.message.as_ref().filter(|message| message.end == MessageEnd::Send);
@@ -239,7 +239,7 @@ impl TaskProbe {
         }
     }
 
-    /// The same when it is over: what came.
+    /// The same when it has finished, for what was received.
     pub(crate) fn got(&self, issued: &IssuedTask, outs: &[Address]) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let message = seen.label.message.as_ref().filter(|message| message.end == MessageEnd::Recv);
@@ -248,20 +248,20 @@ impl TaskProbe {
         }
     }
 
-    /// A custom call has changed how its thread rounds.
+    /// A custom call has changed its thread's rounding mode.
     pub(crate) fn changed_mode(&self, issued: &IssuedTask) {
         if let Some(tracer) = &self.tracer {
             tracer.changed_mode(&self.seen(issued));
         }
     }
 
-    /// Looks at the heap while a custom call runs, if that is of use: while nothing else runs on
+    /// Measures the heap around a custom call, if that is meaningful: while nothing else runs on
     /// the rank.
     pub(crate) fn watch_heap(&self) -> Option<HeapWatch> {
         self.tracer.as_ref().filter(|_| self.is_blocking).and_then(|_| HeapWatch::begin())
     }
 
-    /// A custom call that was looked at is over.
+    /// A measured custom call has returned.
     pub(crate) fn grew(&self, issued: &IssuedTask, watch: HeapWatch) {
         if let (Some(tracer), Some(bytes)) = (&self.tracer, watch.growth()) {
             tracer.grew(&self.seen(issued), bytes);
@@ -289,7 +289,7 @@ impl TaskProbe {
         }
     }
 
-    /// A collective is begun, or over.
+    /// A collective has started, or finished.
     pub(crate) fn advance(&self, issued: &IssuedTask, state: CollectiveState) {
         if let Some(recorder) = &self.recorder {
             recorder.advance(issued.count, state);

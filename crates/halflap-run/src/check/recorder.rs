@@ -20,7 +20,7 @@ pub const FORMAT: &str = "halflap.flight/1";
 /// How many collectives a rank remembers.
 const KEPT: usize = 2048;
 
-/// How far a collective is.
+/// The state of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveState {
     /// It was issued.
@@ -70,15 +70,15 @@ pub struct Record {
     pub shape: String,
     /// The operation that combines elements: `add`; empty, if there is none.
     pub reduction: String,
-    /// How far it is.
+    /// Its state.
     pub state: CollectiveState,
     /// The computation, and the step of its plan.
     pub place: (String, usize),
     /// The line of the user's program.
     pub source: Option<String>,
-    /// Which run of the module, and of the loops around.
+    /// Which run of the module.
     pub run: usize,
-    /// How often each loop around was run before.
+    /// The iteration of each enclosing loop.
     pub iteration: Vec<u32>,
     /// When it reached each state, in seconds since the run began.
     pub times: [Option<f64>; 3],
@@ -89,7 +89,7 @@ pub struct Record {
 pub struct Flight {
     /// The rank.
     pub rank: usize,
-    /// Whether it has issued all that it had to.
+    /// Whether it has issued everything.
     pub has_ended: bool,
     /// Its last collectives, in sequence.
     pub records: Vec<Record>,
@@ -224,7 +224,7 @@ impl Record {
         differ.map(|(name, own, theirs)| format!("{name}: {own}, not {theirs}")).collect()
     }
 
-    /// For people: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main,
+    /// For display: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main,
     /// model.py:7)`.
     fn words(&self) -> String {
         let Record { name, op, group, bytes, dtype, sequence, place: (computation, step), .. } =
@@ -245,7 +245,7 @@ impl Flight {
         json!({ "rank": self.rank, "ended": self.has_ended, "collectives": records })
     }
 
-    /// What [`Flight::to_json`] gave.
+    /// Reads what [`Flight::to_json`] wrote.
     pub fn from_json(value: &Value) -> Option<Flight> {
         let records = value["collectives"].as_array()?.iter().map(Record::from_json);
         Some(Flight {
@@ -284,8 +284,8 @@ fn stray(own: &Record, expected: Option<&Record>) -> Stray {
     }
 }
 
-/// Merges the ranks' records; nothing, if all are equally far. `planned` is the list of collectives
-/// that every rank reaches, if it does not depend on data.
+/// Merges the ranks' records; `None` if all ranks are equally far. `planned` is the list of
+/// collectives that every rank reaches, if it does not depend on data.
 pub fn account(flights: &[Flight], planned: Option<&[String]>) -> Option<Account> {
     let first = flights
         .iter()
@@ -436,7 +436,7 @@ fn named(ranks: &[usize]) -> String {
     if list.len() == 1 { format!("rank {}", list[0]) } else { format!("ranks {}", list.join(", ")) }
 }
 
-/// All of it, for a file.
+/// Everything, for a file.
 pub fn dump(program: &Prepared, flights: &[Flight], account: Option<&Account>) -> String {
     let ranks: Vec<Value> = flights.iter().map(Flight::to_json).collect();
     let account = account.map(Account::to_json);

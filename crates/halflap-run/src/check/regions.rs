@@ -42,7 +42,7 @@ pub(crate) struct Freed {
     pub(crate) computation: String,
 }
 
-/// More would be more than a system has mappings for.
+/// A system does not allow more mappings than this.
 pub(super) const MOST: usize = 1 << 14;
 
 struct RegionEntry {
@@ -59,7 +59,8 @@ static TABLE: [RegionEntry; MOST] = [const {
 /// All entries are below this index.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Indices by the first mapped byte, for all but the signal handler, which cannot take the lock.
+/// Indices by the first mapped byte, for everyone except the signal handler, which cannot take the
+/// lock.
 static PLACES: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 
 fn places() -> RwLockReadGuard<'static, BTreeMap<usize, usize>> {
@@ -97,8 +98,8 @@ pub(super) fn remove(id: RegionId) {
     }
     let freed = entry.freed.swap(std::ptr::null_mut(), Ordering::AcqRel);
     let region = entry.region.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: both were made by boxes here, and only their owner removes them. A handler that reads
-    // one at this moment runs in a process that is about to end.
+    // SAFETY: both were created from boxes here, and only their owner removes them. A handler that
+    // reads one at this moment runs in a process that is about to end.
     unsafe {
         (!freed.is_null()).then(|| Box::from_raw(freed));
         (!region.is_null()).then(|| Box::from_raw(region));
@@ -135,7 +136,7 @@ pub(super) fn find(address: usize) -> Option<(&'static Region, Option<&'static F
 impl RegionEntry {
     /// Its region, if the address is in there.
     fn holds(&self, address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
-        // SAFETY: as in `get` and `remove`: it is there, or the process is about to end.
+        // SAFETY: as in `get` and `remove`: it exists, or the process is about to end.
         let region = unsafe { self.region.load(Ordering::Acquire).as_ref() }?;
         // SAFETY: as above.
         let freed = unsafe { self.freed.load(Ordering::Acquire).as_ref() };
@@ -150,7 +151,7 @@ impl Region {
         (start..start + len).contains(&address)
     }
 
-    /// How far an address is from the buffer's bytes, and on which side; nothing, if it is within.
+    /// How far an address is from the buffer's bytes, and on which side; `None` if it is inside.
     pub(super) fn beyond(&self, address: usize) -> Option<(Side, usize)> {
         let Area { start, len } = self.data;
         match address {

@@ -131,7 +131,7 @@ impl ValueLog {
         }
     }
 
-    /// An array for people.
+    /// An array for display.
     fn text(&self, title: &str, around: &[String], view: &View<'_>) -> String {
         if view.dtype().is_complex() {
             warn_once(

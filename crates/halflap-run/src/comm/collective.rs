@@ -19,14 +19,14 @@ pub enum ExchangeKind {
     AllToAll,
     /// As many arrays as there are members.
     AllToAllTuple,
-    /// Pieces whose lengths data decide.
+    /// Pieces of data-dependent lengths.
     RaggedAllToAll,
     Permute,
     Broadcast,
 }
 
 impl ExchangeKind {
-    /// As HLO has it.
+    /// By HLO's name.
     pub fn name(self) -> &'static str {
         match self {
             ExchangeKind::AllReduce => "all-reduce",
@@ -61,7 +61,7 @@ pub struct CollectiveSpec {
     pub comm: CommId,
     /// The sets, each in the order of the data.
     pub sets: Vec<Vec<u32>>,
-    /// For a permutation, from where to where.
+    /// For a permutation, the sources and targets.
     pub pairs: Vec<(u32, u32)>,
     /// The operation that combines elements: `add`; empty, if there is none.
     pub reduction: String,
@@ -132,7 +132,7 @@ impl CollectiveSpec {
         self.ragged.as_ref().map_or(self.arrays.len(), |ragged| ragged.lens.len())
     }
 
-    /// What is made is a copy of the second operand, in which rows of the first ones are.
+    /// The result is a copy of the second operand, into which rows of the first ones are written.
     fn add_ragged(&mut self, module: &Module, instr: InstrId) -> Result<(), Unsupported> {
         let ragged = Ragged::of(module, instr)?;
         let (dtype, [taken, given, ..]) = (ragged.element, ragged.lens);

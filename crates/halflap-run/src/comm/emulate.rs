@@ -30,7 +30,7 @@ impl EmulatedLink {
         self.latency + Duration::from_secs_f64(collective.bytes as f64 * share / self.bandwidth)
     }
 
-    /// How long a message of so many bytes takes.
+    /// How long a message of this many bytes takes.
     pub(super) fn message_time(&self, bytes: usize) -> Duration {
         self.latency + Duration::from_secs_f64(bytes as f64 / self.bandwidth)
     }

@@ -1,4 +1,4 @@
-//! Messages between two ranks: what a `send` gives and a `recv` takes, on a channel.
+//! Messages between two ranks: a `send` and a `recv` on the same channel.
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
@@ -22,7 +22,7 @@ impl MessageEnd {
         }
     }
 
-    /// As HLO has it.
+    /// By HLO's name.
     pub fn name(self) -> &'static str {
         match self {
             MessageEnd::Send => "send",
@@ -31,7 +31,7 @@ impl MessageEnd {
     }
 }
 
-/// Messages of one rank to another on a channel, which come in the order in which they are sent.
+/// Messages of one rank to another on a channel, which arrive in the order in which they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MessageKey {
     pub(crate) channel: i64,
@@ -46,14 +46,14 @@ pub struct MessageSpec {
     pub end: MessageEnd,
     /// What both have in common.
     pub channel: i64,
-    /// From where to where.
+    /// The sources and targets.
     pub pairs: Vec<(u32, u32)>,
     /// What is sent.
     pub(crate) arrays: Vec<ArrayType>,
 }
 
 impl MessageSpec {
-    /// Of an instruction that is one half of a message, with the types of what it carries.
+    /// Reads an instruction that is one half of a message, with the types of what it carries.
     pub(crate) fn of(
         module: &Module,
         instr: InstrId,
@@ -71,7 +71,7 @@ impl MessageSpec {
         Ok(MessageSpec { end, channel, pairs, arrays })
     }
 
-    /// Whom a rank sends to, or gets from.
+    /// The ranks that a rank sends to, or receives from.
     pub fn peers(&self, rank: usize) -> impl Iterator<Item = usize> {
         let peer = move |&(from, to): &(u32, u32)| {
             let (own, other) = match self.end {
@@ -83,7 +83,8 @@ impl MessageSpec {
         self.pairs.iter().filter_map(peer)
     }
 
-    /// The messages of a rank: to all whom it sends to, or from the one that it gets from.
+    /// The messages of a rank: to all ranks that it sends to, or from the one that it receives
+    /// from.
     pub(crate) fn keys(&self, rank: usize) -> impl Iterator<Item = MessageKey> {
         self.peers(rank).map(move |peer| match self.end {
             MessageEnd::Send => MessageKey { channel: self.channel, from: rank, to: peer },
@@ -96,7 +97,7 @@ impl MessageSpec {
         self.arrays.iter().map(ArrayType::bytes).sum()
     }
 
-    /// What a rank does in it, for people: `sends to rank 1 on channel 3`.
+    /// What a rank does in it, for display: `sends to rank 1 on channel 3`.
     pub fn describe(&self, rank: usize) -> String {
         let peers: Vec<String> = self.peers(rank).map(|peer| peer.to_string()).collect();
         let does = match self.end {

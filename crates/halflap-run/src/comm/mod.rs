@@ -48,7 +48,7 @@ pub(crate) struct Letter<'a> {
     /// The instruction's name.
     pub(crate) name: &'a str,
     pub(crate) message: &'a MessageSpec,
-    /// What is sent, or where it goes.
+    /// The arrays to send, or to receive into.
     pub(crate) arrays: &'a [Address],
     /// How many threads of the rank wait for it, or for another one of its stream.
     pub(crate) waiting: &'a AtomicU32,
@@ -61,7 +61,7 @@ impl Letter<'_> {
         self.arrays.iter().copied().zip(lens)
     }
 
-    /// Nobody sends: zeros come, as XLA has it.
+    /// No sender: the result is zeros, as in XLA.
     fn fill_with_zeros(&self) {
         for (to, len) in self.sized() {
             // SAFETY: the plan gives a recv exclusive memory that is that long.
@@ -76,7 +76,7 @@ pub(crate) trait Transport: Send + Sync {
     /// no other rank reads this rank's arrays.
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped>;
 
-    /// Does a rank's half of a message: a recv waits for the other half, a send does not. Returns
+    /// Runs a rank's half of a message: a recv waits for the other half, a send does not. Returns
     /// as above.
     fn message(&self, letter: &Letter<'_>) -> Result<Option<Instant>, Stopped>;
 

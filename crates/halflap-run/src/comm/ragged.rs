@@ -1,9 +1,9 @@
-//! Ragged all-to-all: members send each other pieces of different lengths, which data decide.
+//! Ragged all-to-all: members send each other pieces of different, data-dependent lengths.
 //!
-//! Operands: the rows to send, what comes into a copy of, and for each piece of each member the
-//! first row, the number of rows, the place at the receiver, and how many rows come. Data may be
-//! wrong, so that every member looks at the pieces of all before anything is copied: all find the
-//! same.
+//! Operands: the rows to send, the array into whose copy rows are received, and for each piece of
+//! each member the first row, the number of rows, the position at the receiver, and the number of
+//! rows to receive. The data may be wrong, so every member checks the pieces of all members before
+//! anything is copied: all find the same problem.
 
 use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
@@ -47,20 +47,20 @@ fn number(array: &[u8], dtype: DType, at: usize) -> i64 {
     match dtype {
         DType::S32 => i64::from(i32::from_le_bytes(short())),
         DType::U32 => i64::from(u32::from_le_bytes(short())),
-        // Larger ones are beyond every array.
+        // Larger numbers are out of bounds for any array.
         DType::U64 => i64::try_from(u64::from_le_bytes(long())).unwrap_or(i64::MAX),
         _ => i64::from_le_bytes(long()),
     }
 }
 
-/// Whether so many rows from one on are in an array.
+/// Whether this many rows, starting at one, lie within an array.
 fn is_within(first: i64, count: i64, rows: usize) -> bool {
     let end = first.checked_add(count).filter(|_| first >= 0 && count >= 0);
     end.is_some_and(|end| usize::try_from(end).is_ok_and(|end| end <= rows))
 }
 
 impl Ragged {
-    /// Of an instruction that is one, or starts one.
+    /// Reads an instruction that is one, or starts one.
     pub(crate) fn of(module: &Module, instr: InstrId) -> Result<Ragged, Unsupported> {
         let mut kinds: Vec<ArrayType> = Vec::new();
         for operand in module.operands(instr) {
@@ -98,7 +98,7 @@ impl Ragged {
         })
     }
 
-    /// Looks at all pieces; the first problem, by sender and receiver.
+    /// Checks all pieces; returns the first problem, by sender and receiver.
     pub(crate) fn check(&self, members: &[RaggedOperands<'_>]) -> Result<(), RaggedFault> {
         let [taken, given] = [self.rows(0), self.rows(1)];
         for (sender, receiver) in
@@ -122,7 +122,7 @@ impl Ragged {
         Ok(())
     }
 
-    /// What one member gets, once everything is right.
+    /// What one member receives, once everything has been checked.
     pub(crate) fn fill(&self, members: &[RaggedOperands<'_>], receiver: usize, out: &mut [u8]) {
         out.copy_from_slice(members[receiver][1]);
         for (sender, operands) in members.iter().enumerate() {

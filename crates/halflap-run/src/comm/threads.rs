@@ -4,7 +4,7 @@
 //! meeting, publishes the addresses of its arrays there and waits for the others. A reduction is
 //! divided: each member reduces its part, in member order regardless of arrival, and copies the
 //! other parts from their owners. No member leaves before all have read. Messages between two ranks
-//! are copied by who sends them.
+//! are copied by the sender.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use crate::tensor::AlignedBytes;
 /// A set of devices, and the number of its earlier collectives.
 type ExchangeKey = (CommId, usize, u64);
 
-/// Messages that were sent and not yet taken.
+/// Messages that were sent and not yet received.
 type Mail = BTreeMap<MessageKey, VecDeque<PostedMessage>>;
 
 /// Where the ranks of a process meet.
@@ -41,7 +41,7 @@ pub(crate) struct Hub {
 /// What a rank has sent.
 struct PostedMessage {
     arrays: Vec<Vec<u8>>,
-    /// When it would be there, on the network that is emulated.
+    /// When it would arrive on the emulated network.
     arrives: Instant,
     /// The send.
     name: String,
@@ -135,7 +135,7 @@ impl Hub {
         missing.map(|(&device, _)| device).collect()
     }
 
-    /// Leaves a copy of what a rank sends, which need not wait for those who take it.
+    /// Leaves a copy of what a rank sends, so that it need not wait for its receivers.
     fn send(&self, keys: &[MessageKey], letter: &Letter<'_>) -> Instant {
         let time = self.link.filter(|_| !keys.is_empty());
         let time = time.map(|link| link.message_time(letter.message.bytes()));
@@ -167,7 +167,7 @@ impl Hub {
         drop(mail);
         for ((to, len), from) in letter.sized().zip(&sent.arrays) {
             // SAFETY: both halves of a message have the same types, and the plan gives a recv
-            // exclusive memory. Empty arrays may be nowhere.
+            // exclusive memory. Empty arrays may have no address.
             unsafe {
                 if len > 0 {
                     std::ptr::copy_nonoverlapping(from.as_ptr(), to.0, len);
@@ -177,7 +177,7 @@ impl Hub {
         Ok(sent.arrives)
     }
 
-    /// A message that nobody took, when all ranks are done.
+    /// A message that was never received, when all ranks are done.
     pub(crate) fn untaken(&self) -> Option<Failure> {
         let mail = locked(&self.mail);
         let mut left = mail.iter().filter_map(|(key, sent)| Some((key, sent.front()?)));
@@ -327,7 +327,7 @@ struct Session<'a> {
 fn operands<'a>(ragged: &Ragged, came: &'a [Vec<Address>]) -> Vec<RaggedOperands<'a>> {
     let array = |(address, len): (&Address, usize)| -> &'a [u8] {
         // SAFETY: all members are here and leave after all have read; their arrays are as long as
-        // the collective's, which is the same on all ranks. Empty ones may be nowhere.
+        // the collective's, which is the same on all ranks. Empty ones may have no address.
         if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(address.0, len) } }
     };
     let member = |arrays: &'a Vec<Address>| {

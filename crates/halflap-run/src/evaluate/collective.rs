@@ -22,7 +22,7 @@ enum EvaluatedKind {
     AllToAll(usize),
     /// As many arrays as there are ranks in a group.
     AllToAllTuple,
-    /// Pieces whose lengths data decide.
+    /// Pieces of data-dependent lengths.
     Ragged(Ragged),
     Permute,
     Broadcast,

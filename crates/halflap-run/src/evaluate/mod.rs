@@ -80,7 +80,7 @@ pub struct Evaluator<'m> {
 }
 
 impl<'m> Evaluator<'m> {
-    /// Makes kernels of everything that the module runs; an error where something cannot be run.
+    /// Compiles kernels for everything that the module runs; an error if something cannot be run.
     pub fn new(module: &'m Module) -> Result<Evaluator<'m>, EvaluateError> {
         Evaluator::with(module, &Libraries::default())
     }

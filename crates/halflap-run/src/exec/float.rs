@@ -1,6 +1,6 @@
-//! How a thread rounds: a custom call may change that, and every later kernel would notice.
+//! A thread's rounding mode: a custom call may change it, which would affect every later kernel.
 
-/// The control bits of a thread's floating-point unit: rounding, exceptions, denormal numbers.
+/// The control bits of a thread's floating-point unit: rounding, exceptions, subnormal numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mode(u32);
 

@@ -36,7 +36,7 @@ use crate::tensor::{AlignedBytes, Tensor};
 #[derive(Clone, Copy)]
 struct SlotMemory {
     address: Address,
-    /// What it must free; nothing, if it is borrowed.
+    /// What it must free; `None` if it is borrowed.
     block: Option<PoolBlock>,
 }
 
@@ -296,7 +296,8 @@ impl Issuer<'_> {
         if let (Some(probe), TaskWork::Collective { sequence, .. }) = (&self.probe, &work) {
             probe.schedule(&issued, *sequence);
         }
-        // What it takes may be sent after what this rank sends, which is not issued yet.
+        // The other rank may only send it after receiving something that this rank has not issued
+        // yet.
         let may_wait = match &self.program.labels[label as usize].message {
             Some(message) => message.end == MessageEnd::Send,
             None => true,
@@ -345,7 +346,7 @@ impl Issuer<'_> {
         let (slot, value) = &plan.constants[index];
         let block =
             self.memory(value.bytes().len(), Owner { is_constant: true, ..owner(plan, *slot) })?;
-        // SAFETY: the memory is new and that long.
+        // SAFETY: the memory is new and long enough.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 value.bytes().as_ptr(),
@@ -389,7 +390,7 @@ impl Issuer<'_> {
         self.fate.find(Finding { number: self.number + 1, rank: self.rank, failure });
     }
 
-    /// A run of the module is over, which has a number as a task has.
+    /// A run of the module has ended; it is numbered like a task.
     fn end_run(&mut self) {
         if let Some(overrun) = self.pool.look_at_marks() {
             self.found(Failure::Overrun(Box::new(overrun)));
@@ -719,8 +720,8 @@ impl Issuer<'_> {
         *number - 1
     }
 
-    /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is
-    /// left, because a collective may read it until its wait: it is little, and rare.
+    /// The addresses of arrays, with bitcasts applied. Their memory is kept until the frame ends,
+    /// because a collective may read it until its wait; it is small, and rare.
     fn read(
         &mut self,
         frame: &mut RunningPlan,
@@ -756,8 +757,8 @@ impl Issuer<'_> {
         }
         let parameters = self.read(frame, arguments, of)?;
         let mut inner = self.enter(call.plan, &parameters)?;
-        // What another branch has left, while branches are collected, is where this one's result
-        // goes.
+        // While branches are collected, this branch's result goes where another branch left its
+        // own.
         let is_left =
             |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
         let (left, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_left);

@@ -3,7 +3,7 @@
 //! The issuing thread allocates and frees blocks in plan order, and reuses a freed block
 //! immediately, although kernels that use it may not have run. That is safe: every use of a block
 //! completes before anything issued after its free (see [`halflap::plan`]): the compute stream runs
-//! in sequence, a collective starts after all that was issued before it, and what it uses is freed
+//! in sequence, a collective starts after everything issued before it, and its memory is freed
 //! after its wait. Blocks return to the system when the last stream that could touch them has
 //! ended.
 
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// Memory for this many bytes, aligned to a cache line, or if it is guarded as its owner needs
-    /// it. Nothing, if the system has no more.
+    /// it. `None` if the system is out of memory.
     pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<PoolBlock> {
         if let BlockSource::Guarded(guarded) = &mut self.source {
             let (address, region) = guarded.get(bytes, owner)?;
@@ -188,7 +188,7 @@ impl Pool {
     }
 }
 
-/// Eight sizes for each power of two, so that blocks are reused for similar sizes.
+/// Eight size classes for each power of two, so that blocks are reused for similar sizes.
 fn rounded(bytes: usize) -> usize {
     let bytes = bytes.max(64);
     let step = (bytes.next_power_of_two() / 16).max(64);

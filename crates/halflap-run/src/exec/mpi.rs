@@ -1,7 +1,7 @@
 //! One rank of many processes: its thread runs, and this one watches.
 //!
 //! A failing rank asks all others what they are doing, waits briefly for the answers, and reports
-//! all of it. If several ask at once, the lowest rank reports. Then it ends all.
+//! everything. If several ask at once, the lowest rank reports. Then it ends all ranks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl World {
         }
     }
 
-    /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure
-    /// other ranks may still be at work: [`World::abort`] ends them.
+    /// Runs this process's rank. Rank 0 gets the outcomes of all ranks, the others `None`. After a
+    /// failure other ranks may still be at work: [`World::abort`] ends them.
     pub fn run(
         &self,
         program: &Arc<Prepared>,
@@ -142,8 +142,7 @@ impl ProcessWatch<'_> {
         }
     }
 
-    /// Agrees with the others on what was found first. Gives whether it was this rank that found
-    /// it.
+    /// Agrees with the others on the first finding. Returns whether it is this rank's.
     fn is_to_tell(&self, findings: &mut Findings, fate: &Fate) -> bool {
         let number = |text: &str| text.trim().parse::<u64>().ok();
         while let Some((_, text)) = self.control.receive(Tag::Found) {

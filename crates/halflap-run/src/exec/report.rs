@@ -18,7 +18,7 @@ pub enum RunLane {
     Stream(StreamId),
 }
 
-/// A time in which something ran, as its stream notes it.
+/// A time span in which something ran, as recorded by its stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     pub(crate) label: u32,
@@ -28,18 +28,18 @@ pub(crate) struct Noted {
     pub(crate) end: Instant,
 }
 
-/// A time in which something ran, counted from the beginning of its step.
+/// A time span in which something ran, relative to the start of its step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunSpan {
-    /// What: the number of a label of [`super::Prepared`].
+    /// What ran: the number of a label of [`super::Prepared`].
     pub label: u32,
-    /// Where.
+    /// Where it ran.
     pub lane: RunLane,
     /// When it began; for a collective, when this rank arrived.
     pub start: Nanos,
     /// For a collective, when all ranks had arrived, if known.
     pub met: Option<Nanos>,
-    /// When it was over.
+    /// When it ended.
     pub end: Nanos,
 }
 
@@ -124,7 +124,7 @@ impl RankOutcome {
         out
     }
 
-    /// What [`RankOutcome::to_bytes`] wrote; nothing where the bytes are something else.
+    /// Reads what [`RankOutcome::to_bytes`] wrote; `None` if the bytes are something else.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<RankOutcome> {
         let mut reader = OutcomeReader { bytes };
         let mut outcome = RankOutcome {

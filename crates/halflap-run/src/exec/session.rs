@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 /// How a program is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How often.
+    /// How many times to run it.
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
@@ -27,14 +27,14 @@ pub struct Options {
     pub loop_limit: Option<Duration>,
     /// How many threads a kernel may use.
     pub threads_per_rank: usize,
-    /// Where random numbers start.
+    /// The seed of random numbers.
     pub seed: u64,
     /// The network whose times collectives emulate.
     pub link: Option<EmulatedLink>,
     /// The rank that a single rank represents, and the number of partitions in a replica of its
     /// program.
     pub stands_for: Option<(usize, u32)>,
-    /// A rank, and the step of a plan at which it is to panic: to show what happens then.
+    /// A rank, and the step of a plan at which it panics, for tests.
     pub panic: Option<(usize, usize)>,
     /// The enabled checks.
     pub checks: Checks,
@@ -161,7 +161,7 @@ pub fn run_shown(
     }
 }
 
-/// Runs a rank on its own thread and sends the outcome: nothing, if it was stopped.
+/// Runs a rank on its own thread and sends the outcome: `None` if it was stopped.
 pub(crate) fn spawn(rank: RunningRank, send: Sender<(usize, Option<RankOutcome>)>) {
     let (number, fate) = (rank.rank, rank.fate.clone());
     let told = fate.clone();
@@ -201,7 +201,7 @@ pub(crate) fn with_account(
     }
 }
 
-/// An error that names the first difference, where ranks have different plans.
+/// An error that names the first difference, if ranks have different plans.
 pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
     let Some((first, others)) = programs.split_first() else { return Ok(()) };
     for (index, other) in others.iter().enumerate() {
@@ -285,7 +285,7 @@ impl ThreadWatch<'_> {
                 longest_kernel(&self.programs[rank], &self.streams[rank], self.options.timeout)?;
             Some((time, self.options.first_rank() + rank, label))
         });
-        // Of those that have been in it equally long, the lowest rank.
+        // Among ranks that have been in it equally long, the lowest.
         let stuck = stuck.max_by_key(|(time, rank, _)| (time.as_secs(), std::cmp::Reverse(*rank)));
         let stuck = stuck.map(|(_, rank, label)| Box::new(label.stuck(rank)));
         Some(Failure::TimedOut {

@@ -19,14 +19,14 @@ const LOOKS: u32 = 64;
 /// The number of a task of a stream: it is done when the stream has completed this many.
 pub(crate) type Sequence = u64;
 
-/// A queue and how far it is.
+/// A queue and its progress.
 pub(crate) struct TaskStream<T> {
     queue: Mutex<VecDeque<T>>,
     pushed: Condvar,
     is_closed: AtomicBool,
     /// How many tasks it was given.
     given: AtomicU64,
-    /// The number of the task that it is at.
+    /// The number of the current task.
     at: AtomicU64,
     done: AtomicU64,
     pub(super) sleepers: AtomicU32,
@@ -67,7 +67,7 @@ impl<T> TaskStream<T> {
         }
     }
 
-    /// The next task; nothing when the stream is closed and empty, or a rank failed.
+    /// The next task; `None` once the stream is closed and empty, or a rank failed.
     pub(crate) fn next(&self, fate: &Fate) -> Option<T> {
         let mut queue = locked(&self.queue);
         loop {
@@ -164,7 +164,7 @@ impl StreamStatus {
         self.label.store(0, Ordering::Release);
     }
 
-    /// How long ago something was begun for the last time.
+    /// How long ago something was last started.
     pub(crate) fn idle(&self) -> Duration {
         self.epoch
             .elapsed()

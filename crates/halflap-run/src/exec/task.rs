@@ -82,7 +82,7 @@ pub(crate) struct RankStreams {
     /// The number of the last task that was issued; the largest possible number, when no more will
     /// come.
     pub(super) issued: AtomicU64,
-    /// Whether it has issued all that it had to.
+    /// Whether it has issued everything.
     pub(super) has_ended: AtomicBool,
     /// How many steps the rank has done.
     pub(super) steps_done: AtomicUsize,
@@ -100,7 +100,7 @@ impl RankStreams {
         &self.all[0]
     }
 
-    /// Whether the rank has issued all that it had to; not so, if it was stopped.
+    /// Whether the rank has issued everything; false if it was stopped.
     pub(crate) fn have_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
@@ -138,7 +138,7 @@ pub(super) struct Worker {
     pub(super) faults: Vec<Fault>,
     /// How long loops may run.
     pub(super) limits: LoopLimits,
-    /// The step at which it is to panic, to show what happens then.
+    /// The step at which it panics, for tests.
     pub(super) panics_at: Option<usize>,
 }
 
@@ -157,7 +157,7 @@ impl Worker {
                 return;
             }
             let done = catch_unwind(AssertUnwindSafe(|| self.task(&task, stream)));
-            // In a loop it may be another one than the task's own.
+            // In a loop it may differ from the task's own.
             let at = stream.status.now().map_or(task.issued.label, |(label, ..)| label);
             stream.status.end();
             match done {
@@ -216,7 +216,7 @@ impl Worker {
         };
         marked.has_returned();
         if met.is_err() {
-            // The others of a collective that was given up may still read there.
+            // After an abandoned collective, the other members may still read there.
             opened.into_iter().for_each(Opened::leave);
             return Err(Stopped);
         }
@@ -225,7 +225,7 @@ impl Worker {
         }
         let lane = self.lane();
         let mut spans = locked(&stream.spans);
-        // A loop that does not end must not fill the memory.
+        // An endless loop must not exhaust memory.
         if spans.len() < MOST_SPANS {
             spans.push(Noted { label, lane, start, met: met?, end: Instant::now() });
         }
@@ -392,7 +392,7 @@ impl Worker {
         Ok(None)
     }
 
-    /// A custom call has changed how its thread rounds.
+    /// A custom call has changed its thread's rounding mode.
     fn note_mode(&self, issued: &IssuedTask, label: &Label) {
         let Label { name, place: (computation, step), .. } = label;
         let rank = self.rank;
@@ -467,7 +467,8 @@ impl Worker {
             }
         }
         for (&(_, to, len), from) in moves.iter().zip(sources) {
-            // SAFETY: the plan's slots are that long; a source that is written was put aside.
+            // SAFETY: the plan's slots are that long; a source that is overwritten was saved
+            // before.
             unsafe { std::ptr::copy(from, to.0, len) };
         }
     }
@@ -542,8 +543,7 @@ pub(super) fn run_kernel(
         let (inputs, mut outputs): (Vec<_>, Vec<_>) = (taken.collect(), given.collect());
         return kernel.run(&inputs, &mut outputs, scratch);
     }
-    // Small kernels in loops take less time than an allocation.
-    // SAFETY: arrays without elements.
+    // Small kernels in loops are faster than an allocation. SAFETY: arrays without elements.
     let mut inputs = [const { unsafe { View::from_raw(DType::Pred, &[0], NOWHERE) } }; FEW];
     // SAFETY: as above.
     let mut outputs = [const { unsafe { ViewMut::from_raw(DType::Pred, &[0], NOWHERE) } }; FEW];
@@ -552,9 +552,9 @@ pub(super) fn run_kernel(
     kernel.run(&inputs[..ins.len()], &mut outputs[..outs.len()], scratch);
 }
 
-/// The most arrays that are held without an allocation.
+/// The maximum number of arrays held without an allocation.
 const FEW: usize = 8;
-/// The address of no elements.
+/// The address of an empty array.
 const NOWHERE: NonNull<u8> = NonNull::<u64>::dangling().cast();
 
 /// Empty arrays need no memory, but their address must not be null.

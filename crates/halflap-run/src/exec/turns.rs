@@ -41,7 +41,7 @@ pub(super) struct Branches {
 /// The branch that is taken: for a boolean the first if true; for an out-of-range index, the last.
 ///
 /// # Safety
-/// The selector must be there, and nothing may write to it.
+/// The selector must be allocated, and nothing may write to it.
 pub(super) unsafe fn chosen(selector: Address, bytes: usize, branches: usize) -> usize {
     if bytes < 4 {
         // SAFETY: the caller's promise; a boolean has one byte.
@@ -77,7 +77,7 @@ pub(super) struct LoopClock {
     label: u32,
     began: Instant,
     limits: LoopLimits,
-    /// When the deciding values are looked at next.
+    /// When to examine the deciding values next.
     next: Instant,
     /// The deciding values of the previous iteration, if this one is to be compared.
     before: Option<Vec<Vec<u8>>>,
@@ -88,7 +88,7 @@ impl LoopClock {
         LoopClock { rank, label, began, limits, next: began + limits.timeout, before: None }
     }
 
-    /// Whether it is time to look at the values that decide how long the loop runs.
+    /// Whether it is time to examine the values that decide how long the loop runs.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now >= self.next || self.before.is_some()
     }
@@ -120,7 +120,7 @@ impl LoopClock {
     }
 }
 
-/// What a loop needs beside its tasks while it runs.
+/// What a loop needs besides its tasks while it runs.
 pub(super) struct Pace<'a> {
     pub(super) program: &'a Prepared,
     pub(super) stream: &'a TaskStream<StreamTask>,
@@ -213,7 +213,7 @@ impl Worker {
 
 /// The bytes of arrays that nothing writes to.
 fn contents(arrays: &[AddressRange]) -> Vec<Vec<u8>> {
-    // SAFETY: they are the state of a loop, whose iteration is over.
+    // SAFETY: they are the state of a loop, whose iteration has ended.
     let bytes = |array: &AddressRange| unsafe {
         std::slice::from_raw_parts(array.start.0, array.len).to_vec()
     };

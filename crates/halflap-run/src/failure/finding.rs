@@ -1,4 +1,4 @@
-//! What checks find wrong with a run, for people.
+//! Findings of checks, as text.
 
 use std::fmt;
 
@@ -131,9 +131,9 @@ pub struct NotFinite {
     pub source: Option<String>,
     /// The rank.
     pub rank: usize,
-    /// Which run of the module, and of the loops around.
+    /// Which run of the module.
     pub run: usize,
-    /// How often each loop around was run before.
+    /// The iteration of each enclosing loop.
     pub iteration: Vec<u32>,
     /// Which kernel produced the first infinity from finite numbers, and where.
     pub infinity: Option<FirstInfinity>,
@@ -203,6 +203,6 @@ pub struct Account {
     pub source: Option<String>,
     /// What a rank that diverged reached instead.
     pub stray: Option<Stray>,
-    /// All of it, for people.
+    /// The whole diagnosis, as text.
     pub text: String,
 }

@@ -10,8 +10,8 @@ use super::{
 pub const FAULT_FORMAT: &str = "halflap.fault/1";
 
 impl Failure {
-    /// For machines: `kind`, the `message` for people, and as far as they are known `rank`,
-    /// `kernel`, `buffer`, `computation`, `step`, `source` and what belongs to the kind.
+    /// `kind`, the human-readable `message`, and if known `rank`, `kernel`, `buffer`,
+    /// `computation`, `step`, `source` and what belongs to the kind.
     pub fn to_json(&self) -> Value {
         let mut value =
             json!({ "format": FAULT_FORMAT, "kind": self.kind(), "message": self.to_string() });

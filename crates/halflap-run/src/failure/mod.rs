@@ -168,8 +168,8 @@ pub struct Finding {
     pub failure: Failure,
 }
 
-/// Where in a plan something was found. What a task is given comes before what it makes: of a
-/// collective, the rank that contributes a NaN is blamed, and not those that receive it.
+/// Where in a plan something was found. A task's inputs come before its outputs: in a collective,
+/// the rank that contributes a NaN is blamed, not those that receive it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FindingPlace {
     pub(crate) number: u64,
@@ -197,7 +197,7 @@ pub struct Fate {
     finding: Mutex<Option<Finding>>,
     /// When the first one was found.
     found: OnceLock<Instant>,
-    /// That ranks diverged, and when that was first detected.
+    /// Whether ranks diverged, and when that was first detected.
     parted: OnceLock<(Instant, Failure)>,
 }
 
@@ -263,12 +263,12 @@ impl Fate {
         self.horizon.fetch_min(number, Ordering::SeqCst);
     }
 
-    /// The last task that is still to be run, if something was found.
+    /// The last task that must still run, if there is a finding.
     pub fn horizon(&self) -> u64 {
         self.horizon.load(Ordering::SeqCst)
     }
 
-    /// The first of what was found.
+    /// The first finding.
     pub fn finding(&self) -> Option<Finding> {
         self.finding.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

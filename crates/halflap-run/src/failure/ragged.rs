@@ -1,4 +1,4 @@
-//! Ragged collectives whose offsets and sizes do not fit together.
+//! Ragged collectives whose offsets and sizes are inconsistent.
 
 use thiserror::Error;
 
@@ -7,7 +7,7 @@ use super::Failure;
 /// What is wrong with a piece that a rank sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RaggedProblem {
-    /// The sender has not got the rows.
+    /// The sender does not have the rows.
     #[error("sends {count} rows from row {first} on, of an array of {rows}")]
     Taken {
         /// The first of them.
@@ -32,7 +32,7 @@ pub enum RaggedProblem {
     Differs {
         /// How many are sent.
         sent: i64,
-        /// How many the receiver says.
+        /// How many the receiver expects.
         expected: i64,
     },
 }
@@ -46,7 +46,7 @@ pub(crate) struct RaggedFault {
 }
 
 impl Failure {
-    /// A ragged collective of a set of ranks whose data do not fit together.
+    /// A ragged collective of a set of ranks with inconsistent data.
     pub(crate) fn ragged(collective: &str, set: &[u32], fault: RaggedFault) -> Failure {
         let RaggedFault { sender, receiver, problem } = fault;
         let [rank, receiver] = [sender, receiver].map(|place| set[place] as usize);

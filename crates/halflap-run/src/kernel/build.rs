@@ -55,8 +55,8 @@ pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<ArrayTyp
     leaves.iter().map(kind).collect()
 }
 
-/// The leaves of an instruction's result that it makes: of a start, not its operands and what only
-/// the device knows.
+/// The leaves of an instruction's result that it produces: for a start, without its operands and
+/// device context.
 pub(crate) fn made_leaves(module: &Module, instr: InstrId) -> std::ops::Range<usize> {
     let shape = &module.instruction(instr).shape;
     let part = match module.instruction(instr).opcode {
@@ -402,7 +402,7 @@ impl<'m> FormulaBuilder<'m> {
         })
     }
 
-    /// Converts operands to the result's type where they are computed in another one.
+    /// Converts operands to the result's type if they are computed in another one.
     fn unify(&mut self, place: &mut BuiltInstr) {
         let dtype = place.kinds[0].dtype;
         for arg in &mut place.args {
@@ -468,7 +468,7 @@ impl<'m> FormulaBuilder<'m> {
         Ok(self.push(place, Op::Constant(bytes.into())))
     }
 
-    /// Arrays of zeros: what a host would have given.
+    /// Arrays of zeros, in place of data from a host.
     fn zeros(&mut self, place: &BuiltInstr) -> Leaves {
         let zero = |kind: &ArrayType| {
             let (dtype, origin) = (kind.dtype, place.instr);
@@ -493,7 +493,7 @@ impl<'m> FormulaBuilder<'m> {
     }
 
     /// A bitcast keeps the bytes in the memory that the layouts describe: the argument in the order
-    /// of its memory, reshaped, and back from the sequence of the result's.
+    /// of its memory, reshaped, and back from the memory order of the result.
     fn bitcast(&mut self, place: &BuiltInstr) -> Result<Leaves, Unsupported> {
         let module = self.module;
         let shape_error = || self.unsupported(place.instr, Gap::Shape);

@@ -1,7 +1,7 @@
 //! Custom calls: functions of shared libraries that the user names.
 //!
-//! The signature is XLA's oldest one, `void f(void *out, const void **ins)`; where there are
-//! several results, `out` is an array of pointers to them.
+//! The signature is XLA's oldest one, `void f(void *out, const void **ins)`; with several results,
+//! `out` is an array of pointers to them.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -40,8 +40,8 @@ impl Libraries {
     /// Loads libraries. They are searched for targets in order.
     ///
     /// # Safety
-    /// Loading a library runs its initialisers, and its functions are called as custom calls ask
-    /// for it: they must have the signature above and keep to the arrays that they are given.
+    /// Loading a library runs its initialisers, and its functions are called by custom calls: they
+    /// must have the signature above and access only the arrays that they are given.
     pub unsafe fn load(paths: &[&Path]) -> Result<Libraries, LoadError> {
         let load = |path: &&Path| {
             // SAFETY: the caller's promise.

@@ -61,7 +61,7 @@ pub enum Gap {
     Reduction,
 }
 
-/// Why it is not known between which ranks a message goes.
+/// Why the ranks of a message are unknown.
 fn unpaired(is_host: &bool) -> &'static str {
     match is_host {
         true => "it exchanges data with the host, and there is none here",

@@ -134,7 +134,7 @@ pub(super) struct Padding {
     pub(super) interior: i64,
 }
 
-/// How a gather or a scatter finds places. Names are those of a gather.
+/// How a gather or a scatter computes positions. Names are those of a gather.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Indexing {
     pub(super) offset_dims: Vec<usize>,
@@ -155,7 +155,7 @@ pub(super) struct Contraction {
     pub(super) rhs_contracting: Vec<usize>,
 }
 
-/// A convolution's numbers.
+/// A convolution's parameters.
 #[derive(Clone, Debug)]
 pub(super) struct Convolving {
     pub(super) window: Vec<WindowDim>,
@@ -257,7 +257,7 @@ impl Formula {
         0..self.terms.len() as u32
     }
 
-    /// Whether it is one operation of two scalars that it takes in this sequence, and which.
+    /// The operation, if the formula is a single one of its two scalars, in order.
     pub(super) fn single_binary(&self) -> Option<Opcode> {
         let [output] = self.outputs[..] else { return None };
         let Op::Binary(opcode) = self.term(output).op else { return None };

@@ -1,9 +1,9 @@
 //! Fourier transforms of several lines at once.
 //!
-//! Real and imaginary parts lie in planes of their own, and each plane has the first element of all
-//! lines, then the second, so that the innermost loops go along memory. Lengths without large prime
-//! factors are split into passes that sort as they go (Stockham); others become a convolution with
-//! a chirp whose length is a power of two (Bluestein).
+//! Real and imaginary parts are in separate planes, and each plane has the first element of all
+//! lines, then the second, so that the innermost loops are contiguous. Lengths without large prime
+//! factors are split into self-sorting passes (Stockham); others become a convolution with a chirp
+//! whose length is a power of two (Bluestein).
 
 use std::f64::consts::PI;
 use std::ops::{Add, Mul, Neg, Sub};
@@ -72,9 +72,9 @@ pub(super) struct Planes<'a, T> {
 /// One pass: transforms of the length of its radix, each element turned.
 struct RadixPass<T> {
     radix: usize,
-    /// How many such transforms there are in what is left of a line.
+    /// How many such transforms remain in a line.
     rest: usize,
-    /// How many elements earlier passes have put beside each other.
+    /// How many elements earlier passes have made adjacent.
     stride: usize,
     /// For each transform one for every output but the first.
     turns: Vec<Twiddle<T>>,
@@ -203,7 +203,7 @@ impl<T: Scalar> Chirp<T> {
         }
         (lines, other) = self.padded.both(lines, other, count);
         turned(&mut lines, &self.kernel, count);
-        // Back by the same transform of the conjugate.
+        // The inverse, by the forward transform of the conjugate.
         lines.im[..room].iter_mut().for_each(|im| *im = -*im);
         (lines, other) = self.padded.both(lines, other, count);
         lines.im[..used].iter_mut().for_each(|im| *im = -*im);

@@ -206,7 +206,7 @@ impl Starts {
         Ok(Starts { dims: starts })
     }
 
-    /// The first byte: each index is moved to where the slice fits.
+    /// The first byte: each index is clamped so that the slice fits.
     fn place(&self, buffers: &Buffers<'_>) -> usize {
         // SAFETY: an array of one index, or of one for each dimension.
         let index = |start: &SliceStart| unsafe {
@@ -234,14 +234,14 @@ pub(super) unsafe fn read_index(from: *const u8, dtype: DType, at: usize) -> i64
             DType::S64 => *from.cast::<i64>().add(at),
             DType::U16 => i64::from(*from.cast::<u16>().add(at)),
             DType::U32 => i64::from(*from.cast::<u32>().add(at)),
-            // Larger ones are beyond every array.
+            // Larger indices are out of bounds for any array.
             DType::U64 => (*from.cast::<u64>().add(at)).min(i64::MAX as u64) as i64,
             _ => i64::from(*from.add(at)),
         }
     }
 }
 
-/// A slice from a place that is known when it runs.
+/// A slice whose start is known only at run time.
 struct DynamicSlice {
     from: ArraySlot,
     starts: Starts,

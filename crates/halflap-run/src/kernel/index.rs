@@ -1,8 +1,8 @@
 //! Gathers and scatters.
 //!
-//! Both walk over the indices' batch and, for each, over the window that an index names. All steps
-//! are worked out before: a run reads an index vector, finds the window's place, and copies or
-//! combines rows of it.
+//! Both walk over the indices' batch and, for each, over the window that an index names. All
+//! strides are computed beforehand: a run reads an index vector, locates the window, and copies or
+//! combines its rows.
 
 use std::sync::Arc;
 
@@ -171,7 +171,7 @@ impl KernelStage for Gather {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (from, to) = (buffers.read(self.from), buffers.write(self.to));
         self.windows.each(buffers, |start, first| {
-            // A start is moved to where its window fits.
+            // A start is clamped so that its window fits.
             for (dim, start) in start.iter_mut().enumerate() {
                 *start = (*start).clamp(0, self.windows.most(dim).max(0));
             }
@@ -264,7 +264,7 @@ impl KernelStage for Scatter {
         };
         let windows = &self.windows;
         windows.each(buffers, |start, first| {
-            // A window that does not fit is left out as a whole.
+            // A window that does not fit is skipped as a whole.
             let fits = |(dim, &start): (usize, &i64)| start >= 0 && start <= windows.most(dim);
             if !start.iter().enumerate().all(fits) {
                 return;

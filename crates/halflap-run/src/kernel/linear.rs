@@ -65,7 +65,7 @@ impl<T: Real + Default> SystemNumber for Complex<T> {
     }
 }
 
-/// Calls a function for the numbers of a type.
+/// Calls a function for a type's Rust equivalent.
 macro_rules! for_field {
     ($dtype:expr, $self:ident.$function:ident($buffers:expr)) => {
         match $dtype {

@@ -15,7 +15,7 @@ pub(super) struct ElementLoop {
     /// Where the result is written, and how large its elements are.
     to: (ArraySlot, usize),
     out: Register,
-    /// A register for the result, where the output is memory that is also read.
+    /// A register for the result, if the output is memory that is also read.
     aside: Register,
 }
 

@@ -273,7 +273,7 @@ impl Real for f64 {
     }
 }
 
-/// `2^n` for whole `n` from -126 to 127.
+/// `2^n` for integer `n` from -126 to 127.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) as u32) << 23)
@@ -285,7 +285,7 @@ fn power_of_two(n: i32) -> f32 {
 fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    /// Added to a small number, it leaves the nearest whole one in the last bits.
+    /// Added to a small number, it leaves the nearest integer in the last bits.
     const ROUND: f32 = 12_582_912.0;
     // Beyond these, the result is infinite or zero.
     let bounded = x.clamp(-104.0, 88.8);
@@ -300,7 +300,7 @@ fn exp(x: f32) -> f32 {
     poly = poly * rest + 1.666_666_5e-1;
     poly = poly * rest + 5e-1;
     let value = poly * rest * rest + rest + 1.0;
-    // In two steps, because 2^n alone may be too large or too small to be a number.
+    // In two steps, because 2^n alone may overflow or underflow.
     let half = n >> 1;
     let scaled = value * power_of_two(half) * power_of_two(n - half);
     if x.is_nan() { x } else { scaled }
@@ -312,7 +312,7 @@ fn log(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let is_tiny = x < f32::MIN_POSITIVE;
-    // Numbers without a leading one get it by a multiplication with 2^25.
+    // Subnormal numbers are normalised by multiplying with 2^25.
     let normal = if is_tiny { x * 33_554_432.0 } else { x };
     let bits = normal.to_bits();
     // The mantissa is taken from half the square root of 2 to the square root of 2.

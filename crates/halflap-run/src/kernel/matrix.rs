@@ -43,7 +43,7 @@ impl<T: Multiplied> MatrixProduct<T> {
     /// Computes it.
     ///
     /// # Safety
-    /// The pointers must hold the matrices, and nobody else may use the result.
+    /// The pointers must hold the matrices, and nothing else may access the result.
     pub(super) unsafe fn run(&self) {
         if self.depth > 0 {
             // SAFETY: the caller's promise.
@@ -58,8 +58,8 @@ impl<T: Multiplied> MatrixProduct<T> {
         }
     }
 
-    /// The same product as the library wants it: neighbours of a column of the result are closer
-    /// than those of a row, and the left operand is walked upwards.
+    /// The same product in the form that the library expects: neighbours in a column of the result
+    /// are closer than those in a row, and the left operand has positive steps.
     fn arranged(self) -> MatrixProduct<T> {
         let mut product = match self.to.column < self.to.row {
             false => self,

@@ -19,7 +19,7 @@ use crate::tensor::DType;
 pub(super) enum Halt {
     /// A loop must be split: the inner one gets this many iterations.
     Cut { dim: usize, inner: usize },
-    /// A term must be in memory before.
+    /// A term must be materialised first.
     Make(TermId),
     /// An operand that would be read with a large stride must be transposed first.
     Turn(Turned),
@@ -205,8 +205,8 @@ impl<'p, 'f> Nest<'p, 'f> {
     fn compute(&mut self, id: TermId, map: &Map) -> FoundPlace {
         let formula = self.planner.formula;
         let arg = formula.term(id).args[0];
-        // A term's bytes as another type can be had in a register only where both are computed as
-        // such.
+        // A term's bytes can be reinterpreted in a register only if both types are computed as they
+        // are stored.
         if matches!(formula.term(id).op, Op::Reinterpret)
             && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype)
         {

@@ -1,7 +1,7 @@
 //! Register programs: block functions in sequence, over blocks that fit the first-level cache.
 //!
 //! A place is a pointer to a block: a register, or memory outside that a loop moves along.
-//! Registers are given out again after their last use, but never to the step that reads it: no step
+//! Registers are reused after their last use, but never by the step that reads them last: no step
 //! writes what it reads.
 
 use super::block::{self, BlockFn};
@@ -137,7 +137,7 @@ impl ProgramDraft {
                     .filter(|_| dtype != DType::F64)
                     .ok_or_else(none)?
             }
-            // The bytes are those that are stored, which computed elements of some types are not.
+            // The bytes are the stored ones, which differ from computed elements for some types.
             Op::Reinterpret if of(0).size() == dtype.size() => {
                 let stored = match block::narrow(of(0)) {
                     Some(narrow) => self.call(narrow, args, size),
@@ -161,7 +161,7 @@ impl ProgramDraft {
         }
     }
 
-    /// Gives out registers. `kept` are read after the last step.
+    /// Assigns registers. `kept` are read after the last step.
     pub(super) fn finish(mut self, kept: &[Register]) -> BlockProgram {
         let places = self.outside.len();
         let mut last_use = vec![0usize; places];

@@ -81,7 +81,7 @@ impl KernelStage for Bits {
             }
         };
         let key = read(0);
-        // Where the state is two numbers, XLA takes the key for the counter's upper half as well.
+        // If the state is two numbers, XLA also uses the key as the counter's upper half.
         let counter =
             u128::from(read(1)) | u128::from(if self.counters == 2 { read(2) } else { key }) << 64;
         let to = buffers.write(self.to);

@@ -1,10 +1,10 @@
 //! Reductions, with the expression that they reduce in the same loop.
 //!
-//! Loops are put into the sequence outer kept, reduced, inner kept, so that memory is read as it
-//! lies: without inner ones, rows are reduced to one element each (`rows`); with them, rows are
-//! added up (`columns`). Blocks hold several short rows. bf16 and f16 are accumulated in f32 and
-//! rounded once. Any other computation than one operation is applied to blocks as a program; the
-//! sequence of elements is kept, so it need only be associative.
+//! Loops are ordered as outer kept, reduced, inner kept, so that memory is read sequentially:
+//! without inner loops, rows are reduced to one element each (`rows`); with them, rows are summed
+//! (`columns`). Blocks hold several short rows. bf16 and f16 are accumulated in f32 and rounded
+//! once. Any computation other than a single operation is applied to blocks as a program; the order
+//! of elements is kept, so it need only be associative.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use super::program::{Register, ScalarProgram};
 use super::whole::Whole;
 use crate::tensor::DType;
 
-/// Reduces a row to one element, together with what is there already.
+/// Reduces a row to one element, together with the one already there.
 type RowFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
 /// Reduces a row into another, element by element.
 type FoldFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
@@ -406,7 +406,7 @@ impl<'r> Applying<'r> {
         // SAFETY: blocks hold as many elements as a row of a block; pairs are half of them.
         unsafe {
             for at in 0..len {
-                // One after the other: rows that are reduced so are few and need not be fast.
+                // One after the other: such rows are rare and need not be fast.
                 for index in 0..count {
                     let size = self.applied.sizes[index];
                     std::ptr::copy_nonoverlapping(
@@ -443,7 +443,7 @@ macro_rules! loops {
             let into = unsafe { &mut *into.cast::<T>() };
             let (chunks, rest) = row.as_chunks::<LANES>();
             if let Some((first, chunks)) = chunks.split_first() {
-                // Lanes in a fixed number: the sequence of additions is the same on every machine.
+                // A fixed number of lanes: the order of additions is the same on every machine.
                 let mut lanes = *first;
                 for chunk in chunks {
                     lanes.iter_mut().zip(chunk).for_each(|(lane, &value)| *lane = f(*lane, value));

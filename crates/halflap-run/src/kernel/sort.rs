@@ -16,7 +16,7 @@ use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
 use super::program::ScalarProgram;
 use crate::tensor::DType;
 
-/// How two elements are put into sequence.
+/// How two elements are ordered.
 enum SortOrder {
     Key(SortKey),
     Program(Box<ScalarProgram>),
@@ -86,7 +86,7 @@ pub(super) fn plan(
     Ok(targets[0])
 }
 
-/// What a comparator compares, if it is the same of both elements.
+/// What a comparator compares, if it is the same function of both elements.
 fn by_key(comparator: &Formula) -> Option<SortOrder> {
     let [output] = comparator.outputs[..] else { return None };
     let term = comparator.term(output);
@@ -226,7 +226,7 @@ impl Sort {
         self.arrays.len() * BLOCK * 16
     }
 
-    /// Puts the elements of a row into sequence.
+    /// Sorts the elements of a row.
     ///
     /// # Safety
     /// Both pointers must be those of the first element of a row.
@@ -330,7 +330,7 @@ impl Sort {
     }
 }
 
-/// Sorts the numbers of elements by their keys; equal ones stay in their sequence.
+/// Sorts the numbers of elements by their keys; equal ones keep their order.
 fn sort_by_keys(key: &SortKey, places: &mut [u32], keys: &mut [i64]) {
     if key.dtype.size() > 4 {
         if key.is_descending {
@@ -344,14 +344,14 @@ fn sort_by_keys(key: &SortKey, places: &mut [u32], keys: &mut [i64]) {
     for (place, number) in keys.iter_mut().enumerate() {
         let ordered = (*number - least) as u32;
         let ordered = if key.is_descending { !ordered } else { ordered };
-        // With the first bit turned, it is ordered as a signed number.
+        // With the first bit flipped, it is ordered as a signed number.
         *number = (i64::from(ordered) << 32 | place as i64) ^ i64::MIN;
     }
     keys.sort_unstable();
     places.iter_mut().zip(&*keys).for_each(|(place, &number)| *place = number as u32);
 }
 
-/// A stable sort that tolerates an inconsistent comparator. `aside` is memory to merge in.
+/// A stable sort that tolerates an inconsistent comparator. `aside` is scratch memory for merging.
 fn merge_sort(places: &mut [u32], aside: &mut [i64], is_before: &mut dyn FnMut(u32, u32) -> bool) {
     let len = places.len();
     let mut width = 1;
@@ -377,7 +377,7 @@ fn merge_sort(places: &mut [u32], aside: &mut [i64], is_before: &mut dyn FnMut(u
 /// # Safety
 /// `from` must hold one element.
 unsafe fn key_of(dtype: DType, from: *const u8, is_total: bool) -> i64 {
-    // Zeros are the same where the order is not total.
+    // Zeros are equal unless the order is total.
     let real = |value: f32| if is_total || value != 0.0 { value.total() } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
@@ -392,7 +392,7 @@ unsafe fn key_of(dtype: DType, from: *const u8, is_total: bool) -> i64 {
                 let value: f64 = *from.cast();
                 if is_total || value != 0.0 { value.total() } else { 0 }
             }
-            // With the first bit turned, signed numbers are ordered as unsigned ones.
+            // With the first bit flipped, signed numbers are ordered as unsigned ones.
             DType::U64 => (*from.cast::<u64>() ^ 1 << 63) as i64,
             other => super::heavy::read_index(from, other, 0),
         }

@@ -1,4 +1,4 @@
-//! Types that are stored otherwise than they are computed: bf16, f16 and smaller floating-point
+//! Types whose stored form differs from the computed one: bf16, f16 and smaller floating-point
 //! types are computed in f32, integers of few bits in eight.
 
 use half::f16;

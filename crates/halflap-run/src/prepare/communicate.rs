@@ -17,7 +17,7 @@ impl Preparer<'_> {
         matches!(self.module.instruction(instr).opcode, Opcode::Send | Opcode::Recv)
     }
 
-    /// One half of a message. A send takes what it carries and a token, a recv gives it.
+    /// One half of a message. A send takes its data and a token, a recv returns the data.
     pub(super) fn message(
         &mut self,
         of: Planned<'_>,

@@ -16,7 +16,7 @@ use crate::kernel::{ArrayType, ResultLeaf};
 /// The subject of a span or a status.
 #[derive(Clone, Debug)]
 pub struct Label {
-    /// The node's name in the graph and in profiles: of a collective, that of its start.
+    /// The node's name in the graph and in profiles: for a collective, that of its start.
     pub name: String,
     /// What it is.
     pub kind: LabelKind,
@@ -32,8 +32,7 @@ pub struct Label {
     pub outs: Vec<Argument>,
     /// The participants of a collective.
     pub among: String,
-    /// Of a kernel that computes several instructions: their names, and how much of its time is
-    /// theirs.
+    /// For a kernel that computes several instructions: their names, and their shares of its time.
     pub shares: Vec<(String, f64)>,
     /// The function that a custom call calls.
     pub target: Option<String>,
@@ -41,7 +40,7 @@ pub struct Label {
     pub(crate) collective: Option<CollectiveSpec>,
     /// The program's own message.
     pub(crate) message: Option<MessageSpec>,
-    /// The indices that it takes, which HLO moves into the array where they are out of range.
+    /// The indices that it takes, which HLO clamps if they are out of range.
     pub(crate) bounds: Vec<Bounds>,
 }
 
@@ -97,7 +96,7 @@ pub(crate) struct Bounds {
     pub(crate) input: usize,
     /// How many numbers lie between those of one index vector; 1 for a single number.
     pub(crate) stride: usize,
-    /// For each number of a vector, the dimension and the most that it may be.
+    /// For each number of a vector, the dimension and its maximum.
     pub(crate) most: Vec<(usize, i64)>,
 }
 
@@ -105,9 +104,9 @@ pub(crate) struct Bounds {
 #[derive(Clone, Debug)]
 pub(crate) struct IssuedTask {
     pub(crate) label: u32,
-    /// Which of all tasks of the rank it is, in the order of the plan. Of two ranks that diverge
-    /// between collectives, all of one's tasks before a collective still have lower numbers than
-    /// what the other does after it.
+    /// Which of all tasks of the rank it is, in the order of the plan. If two ranks diverge between
+    /// collectives, all tasks of one before a collective still have lower numbers than those of the
+    /// other after it.
     pub(crate) number: u64,
     /// The same, counted on this rank alone.
     pub(crate) count: u64,

@@ -34,7 +34,7 @@ fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
         }
         next += 1;
     }
-    // Instructions of a computation are numbered in such a sequence.
+    // Instructions of a computation are numbered in such an order.
     instrs.sort_unstable();
     instrs
 }
@@ -60,7 +60,7 @@ pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
 /// The register limit of a fused kernel.
 const REGISTERS: usize = 128 * 1024;
 
-/// The kernel that converts a slot's content to a value; nothing, if it already is the value.
+/// The kernel that converts a slot's content to a value; `None` if it already is the value.
 pub(super) fn cast_of(
     module: &Module,
     libraries: &Libraries,

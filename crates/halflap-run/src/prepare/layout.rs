@@ -42,8 +42,8 @@ pub(super) fn slot_arrays(
     Ok(held)
 }
 
-/// The bitcasts between the memory of a value and the value, the first to be applied first; none,
-/// if they leave all elements where they are.
+/// The bitcasts between the memory of a value and the value, in the order in which to apply them;
+/// none if they move no elements.
 pub(super) fn bitcasts(module: &Module, leaf: ResultLeaf) -> Vec<InstrId> {
     let mut found = Vec::new();
     let mut at = Some(leaf);
@@ -57,7 +57,7 @@ pub(super) fn bitcasts(module: &Module, leaf: ResultLeaf) -> Vec<InstrId> {
     if found.iter().any(|&instr| moves(module, instr)) { found } else { Vec::new() }
 }
 
-/// The value that an instruction passes on as this leaf; nothing, if it makes it.
+/// The value that an instruction passes on as this leaf; `None` if it produces the leaf itself.
 fn passed_on(module: &Module, leaf: ResultLeaf) -> Option<ResultLeaf> {
     let opcode = module.instruction(leaf.instr).opcode;
     let operands = module.operands(leaf.instr);

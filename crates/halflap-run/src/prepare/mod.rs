@@ -72,7 +72,7 @@ pub struct Prepared {
     pub notes: Vec<String>,
     /// The planned peak of requested bytes.
     pub peak: i64,
-    /// Whether data decide what runs, so that less may be requested.
+    /// Whether control flow depends on data, so that less may be requested.
     is_peak_a_bound: bool,
 }
 
@@ -88,7 +88,7 @@ impl Prepared {
         requested.0 == self.peak || self.is_peak_a_bound && requested.0 < self.peak
     }
 
-    /// Makes kernels of everything in a program.
+    /// Compiles kernels for everything in a program.
     pub fn new(
         module: &Module,
         program: &Program,
@@ -145,7 +145,7 @@ impl Prepared {
         })
     }
 
-    /// The collectives that every rank reaches in this many runs; nothing, if that depends on data.
+    /// The collectives that every rank reaches in this many runs; `None` if that depends on data.
     pub(crate) fn planned_collectives(&self, runs: usize) -> Option<Vec<String>> {
         let mut names = Vec::new();
         for action in &self.plans[self.entry].actions {
@@ -161,7 +161,7 @@ impl Prepared {
     }
 }
 
-/// What runs otherwise than where the module comes from: no host feeds it, or listens.
+/// What differs from the module's original environment: there is no host for infeeds and outfeeds.
 fn notes(module: &Module, program: &Program) -> Vec<String> {
     let plans = program.plans.iter();
     let instrs = plans.flat_map(|(_, plan)| module.instructions(plan.computation));

@@ -14,7 +14,7 @@ pub(crate) struct KernelLaunch {
     pub(crate) kernel: Kernel,
     pub(crate) ins: Vec<SlotId>,
     pub(crate) outs: Vec<SlotId>,
-    /// For each input, whether it must be put aside, because an output is written where it is.
+    /// For each input, whether it must be saved first, because an output overwrites it.
     pub(crate) aside: Vec<bool>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Action {
         stream: StreamId,
         launch: KernelLaunch,
     },
-    /// A send or a recv, and where what it carries is.
+    /// A send or a recv, and the slots of its data.
     Message {
         label: u32,
         stream: StreamId,
@@ -110,7 +110,7 @@ pub(crate) struct PlanReady {
     pub(crate) is_synchronous: bool,
 }
 
-/// A node of a computation, for people.
+/// A node of a computation, for display.
 pub(crate) struct NodeLabel {
     pub(crate) name: String,
     pub(crate) source: Option<String>,

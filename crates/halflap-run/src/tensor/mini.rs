@@ -37,7 +37,7 @@ enum Extremes {
     LastIsNan,
     /// The code of negative zero is NaN; there is no infinity and no negative zero.
     NegativeZeroIsNan,
-    /// All codes are numbers; what is too large becomes the largest.
+    /// All codes are numbers; overflow saturates.
     Saturating,
     /// No sign, no mantissa and no zero: powers of two, and the last code is NaN.
     Scale,
@@ -102,7 +102,7 @@ impl Format {
         }
     }
 
-    /// The code of NaN without a sign; of a type without NaN, what converting NaN gives.
+    /// The code of NaN without a sign; for a type without NaN, the code that NaN converts to.
     const fn nan(&self) -> u32 {
         match self.extremes {
             Extremes::Ieee => {

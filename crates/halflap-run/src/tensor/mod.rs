@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 
 use thiserror::Error;
 
-/// Memory that does not fit the array that it is to hold.
+/// Memory that does not match the array that it should hold.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Misfit {
@@ -29,7 +29,7 @@ pub enum Misfit {
     Alignment { dtype: DType },
 }
 
-/// How many elements dimensions make.
+/// The number of elements of an array with these dimensions.
 pub fn element_count(dims: &[usize]) -> usize {
     dims.iter().product()
 }
@@ -52,7 +52,7 @@ pub struct ViewMut<'a> {
     life: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a view is a shared slice of bytes in all but name.
+// SAFETY: a view is equivalent to a shared slice of bytes.
 unsafe impl Send for View<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for View<'_> {}
@@ -218,7 +218,7 @@ impl AlignedBytes {
         AlignedBytes { lines: vec![CacheLine([0; 64]); len.div_ceil(64)], len }
     }
 
-    /// Makes it at least so long; what is in it may be lost.
+    /// Makes it at least this long; its content may be lost.
     pub(crate) fn reserve(&mut self, len: usize) {
         if len > self.len {
             *self = AlignedBytes::zeros(len);
@@ -272,7 +272,7 @@ impl Tensor {
     }
 
     /// An array of given elements, in the type that they have in Rust (`u8` and `bool`: see
-    /// [`Element`]). Panics where there are more or fewer than the dimensions ask for.
+    /// [`Element`]). Panics if their number does not match the dimensions.
     pub fn of<T: Element>(dims: &[usize], elements: &[T]) -> Tensor {
         Tensor::typed(T::DTYPE, dims, elements)
     }
@@ -344,7 +344,7 @@ impl Tensor {
         ViewMut { dtype: self.dtype, dims: &self.dims, start, life: PhantomData }
     }
 
-    /// The same elements with other dimensions. Panics where those ask for another number of them.
+    /// The same elements with other dimensions. Panics if the number of elements differs.
     pub fn reshaped(mut self, dims: &[usize]) -> Tensor {
         assert_eq!(self.len(), element_count(dims));
         self.dims = dims.to_vec();

@@ -1,8 +1,8 @@
 //! `.npy` and `.npz`: numpy's arrays and archives of them.
 //!
 //! numpy has no bf16: `ml_dtypes` writes it as raw two-byte elements (`V2`), which are read as
-//! bf16; bf16 is written the same way. Its smaller types are raw bytes (`V1`), all of them, so they
-//! are written as records of one field that is named as the type; raw bytes are read as u8.
+//! bf16; bf16 is written the same way. It writes all its smaller types as raw bytes (`V1`), so here
+//! they are written as records with one field named after the type; raw bytes are read as u8.
 
 use halflap_hlo::ElementType;
 use thiserror::Error;
@@ -169,7 +169,7 @@ fn write_type(dtype: DType) -> String {
     format!("'{}{name}'", if dtype.size() == 1 { '|' } else { '<' })
 }
 
-/// With the dimensions in the opposite sequence.
+/// With the dimensions reversed.
 fn reversed(tensor: &Tensor) -> Tensor {
     let (from, size) = (tensor.dims(), tensor.dtype().size());
     let dims: Vec<usize> = from.iter().rev().copied().collect();

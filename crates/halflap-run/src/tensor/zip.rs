@@ -1,4 +1,5 @@
-//! Zip archives, as far as `.npz` files need them: stored and deflated members, also beyond 4 GB.
+//! Zip archives, as far as `.npz` files need them: stored and deflated members, including more than
+//! 4 GB.
 
 use std::io::{Read, Write};
 
@@ -31,7 +32,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64, NpyError> {
     Ok(field.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
 }
 
-/// The archive's members, in its sequence.
+/// The archive's members, in order.
 pub(super) fn members(bytes: &[u8]) -> Result<Vec<ArchiveMember>, NpyError> {
     let first = bytes.len().saturating_sub(22 + 65_535);
     let at =
@@ -124,7 +125,7 @@ pub(super) fn unpack(bytes: &[u8], member: &ArchiveMember) -> Result<Vec<u8>, Np
 
 /// An archive of deflated members.
 pub(super) fn pack(members: &[(String, Vec<u8>)]) -> Vec<u8> {
-    // Readers know an archive without members by its plain end alone.
+    // Readers recognise an empty archive only by its plain end record.
     if members.is_empty() {
         return [&END[..], &[0; 18]].concat();
     }
@@ -156,7 +157,7 @@ pub(super) fn pack(members: &[(String, Vec<u8>)]) -> Vec<u8> {
         extra(&mut directory, &[sizes[0], sizes[1], place]);
     }
     if members.is_empty() {
-        // With more than this it is no archive to numpy.
+        // numpy does not accept an archive with more than this.
         return [&END[..], &[0; 18]].concat();
     }
     end(&mut archive, &directory, members.len() as u64);

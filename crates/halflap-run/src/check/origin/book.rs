@@ -52,7 +52,7 @@ impl Taint {
     }
 }
 
-/// How NaN or infinities came into an array.
+/// How NaN or infinities got into an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OriginKind {
     /// A launch produced them from inputs without any.
@@ -125,7 +125,7 @@ pub(super) struct SpoilOrigin {
 }
 
 impl SpoilOrigin {
-    /// Earlier launches first; of the same launch, the lowest rank first.
+    /// Earlier launches first; within a launch, the lowest rank first.
     fn order(&self) -> (usize, u64, usize) {
         let (run, number) =
             self.launch.as_ref().map_or((0, 0), |launch| (launch.run, launch.number));
@@ -192,13 +192,13 @@ pub(super) struct Book {
     first: BTreeMap<(usize, BadValue, String, String), OriginId>,
     /// For each collective, what ranks contributed and how many have read it.
     collectives: BTreeMap<CollectiveKey, (Vec<Brought>, usize)>,
-    /// For each message that was sent and has not come, where its arrays' content comes from.
+    /// For each message in flight, the origins of its arrays.
     messages: BTreeMap<MessageKey, VecDeque<Vec<Taint>>>,
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
-    /// Custom calls that changed how their thread rounds.
+    /// Custom calls that changed their thread's rounding mode.
     pub(super) modes: BTreeMap<(usize, u32), LaunchRecord>,
-    /// By how much the heap grew in each call of a custom call.
+    /// The growth of the heap in each call of a custom call.
     pub(super) growths: BTreeMap<(usize, u32), (LaunchRecord, Vec<i64>)>,
 }
 
@@ -254,7 +254,7 @@ impl Book {
         self.messages.entry(key).or_default().push_back(taints);
     }
 
-    /// The first message that has not come.
+    /// The first message that has not been received.
     pub(super) fn posted(&mut self, key: MessageKey) -> Vec<Taint> {
         self.messages.get_mut(&key).and_then(VecDeque::pop_front).unwrap_or_default()
     }
@@ -287,7 +287,7 @@ impl Book {
         self.sorted((0..self.origins.len()).map(OriginId).filter(is_hidden).collect())
     }
 
-    /// All of it, for a file.
+    /// Everything, for a file.
     pub(super) fn to_json(&self) -> Value {
         let (nan, infinity) = (self.causes(BadValue::Nan), self.causes(BadValue::Infinity));
         let of: Vec<OriginId> = nan.iter().flat_map(|id| self.origins[id.0].of.clone()).collect();

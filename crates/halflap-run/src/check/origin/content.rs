@@ -62,7 +62,7 @@ impl BadValue {
     }
 }
 
-/// For each element of an array, whether it is one.
+/// For each element of an array, whether it is one of these.
 pub(super) fn mask(view: &View<'_>, what: BadValue) -> Vec<bool> {
     numbers(view.dtype(), view.bytes()).into_iter().map(|number| what.is(number)).collect()
 }

@@ -32,21 +32,21 @@ use crate::prepare::Bounds;
 use crate::sync::locked;
 use crate::tensor::{Tensor, View};
 
-/// What all ranks of a run find about NaN, infinities and indices out of range. A clone is the same
-/// account.
+/// What all ranks of a run find about NaN, infinities and indices out of range. Clones share the
+/// data.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     book: Arc<Mutex<Book>>,
 }
 
 impl Origins {
-    /// All of it (`halflap.origins/1`).
+    /// Everything (`halflap.origins/1`).
     pub fn to_json(&self) -> Value {
         locked(&self.book).to_json()
     }
 }
 
-/// Follows the NaN and infinities of one rank.
+/// Tracks the NaN and infinities of one rank.
 pub(super) struct Tracer {
     book: Arc<Mutex<Book>>,
     rank: usize,
@@ -75,7 +75,7 @@ impl Spoilt {
         len: usize,
     ) -> impl Iterator<Item = (&usize, &(usize, Taint))> {
         let end = start + len.max(1);
-        // Arrays do not overlap each other, so only the last one before may reach in.
+        // Arrays do not overlap each other, so only the last one before it may reach into it.
         let before =
             self.arrays.range(..start).next_back().filter(move |(at, (len, _))| *at + len > start);
         before.into_iter().chain(self.arrays.range(start..end))
@@ -129,8 +129,8 @@ pub(super) struct FinishedLaunch<'a> {
     pub(super) taken: &'a Taken,
 }
 
-/// A collective that a rank is about to take part in: its label and number, its inputs, what it
-/// takes.
+/// A collective that a rank is about to take part in: its label and number, its inputs, and their
+/// origins.
 pub(super) struct Arrival<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) ins: &'a [LaunchArray<'a>],
@@ -142,7 +142,7 @@ impl Tracer {
         Tracer { book: origins.book.clone(), rank, ranks, memory: Mutex::default() }
     }
 
-    /// The origin of what is wrong with an array: a launch, unless its caller knows better.
+    /// The origin of an array's NaN or infinities: a launch, unless the caller knows better.
     fn origin(&self, what: BadValue, argument: &str, view: &View<'_>) -> SpoilOrigin {
         let (index, _) = first(view, |number| what.is(number));
         let (how, buffer, rank) = (OriginKind::Made, argument.to_owned(), self.rank);
@@ -429,14 +429,14 @@ impl Tracer {
         taint
     }
 
-    /// A rank sends what it takes to others, who hear where it comes from.
+    /// A rank sends arrays to others, with their origins.
     pub(super) fn sends(&self, message: &MessageSpec, taken: &Taken) {
         let taints: Vec<Taint> = taken.arrays.iter().map(|input| input.taint.clone()).collect();
         let mut book = locked(&self.book);
         message.keys(self.rank).for_each(|key| book.post(key, taints.clone()));
     }
 
-    /// What another rank sent has come.
+    /// A message from another rank has arrived.
     pub(super) fn got(&self, message: &MessageSpec, arrays: &[LaunchArray<'_>]) {
         let key = message.keys(self.rank).next();
         let taints = key.map(|key| locked(&self.book).posted(key)).unwrap_or_default();
@@ -468,13 +468,13 @@ impl Tracer {
         }
     }
 
-    /// A custom call has changed how its thread rounds.
+    /// A custom call has changed its thread's rounding mode.
     pub(super) fn changed_mode(&self, seen: &Seen<'_>) {
         let key = (self.rank, seen.issued.label);
         locked(&self.book).modes.entry(key).or_insert_with(|| LaunchRecord::of(seen));
     }
 
-    /// A custom call left so much more of the heap in use than there was.
+    /// A custom call left this many more bytes of the heap in use.
     pub(super) fn grew(&self, seen: &Seen<'_>, bytes: i64) {
         let key = (self.rank, seen.issued.label);
         let mut book = locked(&self.book);
@@ -557,7 +557,7 @@ fn sent(
         // Its arrays are for the members of its set, in order.
         ExchangeKind::AllToAllTuple => brought.array == place && sender == output,
         ExchangeKind::Broadcast => sender == 0 && brought.array == output,
-        // Rows of anybody come into a copy of its own second array.
+        // Rows of any member are written into a copy of its own second array.
         ExchangeKind::RaggedAllToAll => brought.array == 0 || sender == place,
         _ => brought.array == output,
     };

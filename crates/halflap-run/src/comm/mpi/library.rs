@@ -171,8 +171,8 @@ impl Mpi {
             .map(|symbol| symbol.as_raw_ptr())
     }
 
-    /// MPI's type and operation for a reduction; nothing if it has none, or not exactly the same:
-    /// its result for NaN in minima is unspecified.
+    /// MPI's type and operation for a reduction; `None` if it has none, or none that is exactly
+    /// equivalent: its result for NaN in minima is unspecified.
     pub(super) fn reduction(&self, dtype: DType, opcode: Opcode) -> Option<(Handle, Handle)> {
         let name = match dtype {
             DType::Pred | DType::U8 => "uint8_t",

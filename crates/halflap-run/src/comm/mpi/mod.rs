@@ -100,7 +100,7 @@ impl World {
         }
         mpi.tell_errors(mpi.world);
         let (mut rank, mut size): (c_int, c_int) = (0, 0);
-        // SAFETY: the world is there after MPI_Init.
+        // SAFETY: the world exists after MPI_Init.
         unsafe {
             mpi.check("MPI_Comm_rank", (mpi.functions.rank)(mpi.world, &raw mut rank))?;
             mpi.check("MPI_Comm_size", (mpi.functions.size)(mpi.world, &raw mut size))?;
@@ -161,7 +161,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// The bytes of all ranks, on rank 0; nothing on the others.
+    /// The bytes of all ranks, on rank 0; `None` on the others.
     pub(crate) fn collect(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
         let lengths = self.all_numbers(own.len() as u64)?;
         let mpi = &self.mpi;
@@ -232,7 +232,7 @@ impl World {
 
     fn dup(&self) -> Result<Handle, Failure> {
         let mut handle: Handle = ptr::null_mut();
-        // SAFETY: all ranks do this in the same sequence.
+        // SAFETY: all ranks do this in the same order.
         let code = unsafe { (self.mpi.functions.dup)(self.mpi.world, &raw mut handle) };
         self.mpi.check("MPI_Comm_dup", code)?;
         self.mpi.tell_errors(handle);

@@ -10,8 +10,8 @@
 const EAGER: &str = "16777216";
 const SETTINGS: [&str; 2] = ["OMPI_MCA_btl_tcp_eager_limit", "OMPI_MCA_btl_tcp_rndv_eager_limit"];
 
-/// Settings of Open MPI for overlap over TCP. What the user has set stays. To be called before MPI
-/// starts, while the process has one thread.
+/// Settings of Open MPI for overlap over TCP. The user's own settings stay. Must be called before
+/// MPI starts, while the process has one thread.
 pub(super) fn prefer_whole_messages() {
     for name in SETTINGS {
         if std::env::var_os(name).is_none() {

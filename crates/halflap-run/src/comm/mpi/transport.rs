@@ -120,10 +120,10 @@ impl MpiTransport {
         }
     }
 
-    /// Sends copies, which need not wait for those who take them.
+    /// Sends copies, so that the sender need not wait for its receivers.
     fn send(&self, letter: &Letter<'_>, peers: &[usize]) -> Result<(), Stopped> {
         let mut sent = locked(&self.sent);
-        // Those that are over are forgotten.
+        // Completed ones are dropped.
         for at in (0..sent.len()).rev() {
             if self.is_over(&mut sent[at].request)? {
                 sent.swap_remove(at);
@@ -170,11 +170,11 @@ impl MpiTransport {
         Ok(())
     }
 
-    /// Whether a request is over, asking MPI to go on with it.
+    /// Whether a request has completed; also lets MPI make progress.
     fn is_over(&self, request: &mut Handle) -> Result<bool, Stopped> {
         let mut flag: c_int = 0;
         let mut status = MpiStatus::default();
-        // SAFETY: the request is one that MPI gave and that is not over.
+        // SAFETY: MPI returned the request, and it has not completed.
         let code = unsafe { (self.mpi.functions.test)(request, &raw mut flag, &raw mut status) };
         self.check("MPI_Test", code)?;
         Ok(flag != 0)
@@ -265,7 +265,7 @@ impl MpiCall<'_> {
         }
     }
 
-    /// Exchanges the collective's name with the others: an error, if a rank has another.
+    /// Exchanges the collective's name with the others: an error if a rank has a different one.
     fn compare(&self, set: usize) -> Result<(), Stopped> {
         /// Longer names are truncated.
         const LEN: usize = 128;
@@ -485,7 +485,7 @@ impl MpiCall<'_> {
         Ok(())
     }
 
-    /// Who gets which rows is known only to their senders, so that all arrays go to all.
+    /// Only the senders know who gets which rows, so all arrays go to all members.
     fn ragged(&self, set: &[u32]) -> Result<(), Stopped> {
         let Exchange { collective, ins, outs, .. } = self.exchange;
         let (Some(ragged), [out]) = (&collective.ragged, outs) else { return Ok(()) };
@@ -517,7 +517,7 @@ impl MpiCall<'_> {
         to: Address,
     ) -> Result<(), Stopped> {
         if self.place == 0 && from != to {
-            // SAFETY: both are that long, and apart.
+            // SAFETY: both are that long, and do not overlap.
             unsafe { ptr::copy_nonoverlapping(from.0.cast_const(), to.0, array.given) };
         }
         let count = self.of.count(array.given, 1)?;

@@ -72,8 +72,8 @@ impl Issuer<'_> {
         Ok((tasks.unwrap_or_default(), given?))
     }
 
-    /// Hands a loop to the compute stream. Its memory is that of every iteration: it is given back
-    /// here, as that of a kernel is, because whatever comes later runs after the loop.
+    /// Hands a loop to the compute stream. Every iteration uses the same memory, which is released
+    /// here, like a kernel's, because whatever is issued later runs after the loop.
     fn record_loop(&mut self, repeating: &Repeating<'_>, state: &[Address]) -> Result<(), Stopped> {
         let &Repeating { label, repeat, decides } = repeating;
         let (condition, answer) = self.record(|own| {
@@ -154,7 +154,7 @@ impl Issuer<'_> {
         let body = &self.program.plans[repeat.body];
         let bytes_of = |&element: &usize| {
             let _opened = self.opened(&[state[element]], &[]);
-            // SAFETY: the state is there, and all that was issued before has run.
+            // SAFETY: the state is allocated, and everything issued before has run.
             unsafe {
                 std::slice::from_raw_parts(
                     state[element].0,
@@ -166,8 +166,8 @@ impl Issuer<'_> {
         elements.iter().map(bytes_of).collect()
     }
 
-    /// Where a loop's state is. What it only reads must not be where something that it writes is:
-    /// that is possible where one value is given to it twice.
+    /// Where a loop's state is. What it only reads must not share memory with anything that it
+    /// writes, which can happen if it receives one value twice.
     fn state(
         &mut self,
         frame: &RunningPlan,
@@ -205,7 +205,7 @@ impl Issuer<'_> {
         if self.recorded.is_none() {
             self.arrive()?;
             let _opened = self.opened(&[address], &[]);
-            // SAFETY: the selector is there, and nothing that could write it is still to run.
+            // SAFETY: the selector is allocated, and nothing that could write it is still to run.
             let which = unsafe { chosen(address, *selector_bytes, branches.len()) };
             return self.call(frame, &branches[which], ReadList { label: *label, list: which });
         }

@@ -3,8 +3,8 @@
 use super::matrix::Matrix;
 use super::scalar::MatrixNumber;
 
-/// A Cholesky factor in one triangle; the other one stays. Gives the number of the first bad pivot,
-/// or 0.
+/// A Cholesky factor in one triangle; the other one is unchanged. Returns the number of the first
+/// bad pivot, or 0.
 pub(super) fn cholesky<T: MatrixNumber>(a: &mut Matrix<'_, T>, is_lower: bool) -> i32 {
     let at = |row: usize, column: usize| if is_lower { (row, column) } else { (column, row) };
     for column in 0..a.columns {
@@ -26,8 +26,7 @@ pub(super) fn cholesky<T: MatrixNumber>(a: &mut Matrix<'_, T>, is_lower: bool) -
     0
 }
 
-/// Elimination with pivots, which count from 1. Gives the number of the first pivot that is 0, or
-/// 0.
+/// Elimination with pivots, which count from 1. Returns the number of the first zero pivot, or 0.
 pub(super) fn eliminate<T: MatrixNumber>(a: &mut Matrix<'_, T>, pivots: &mut [T]) -> i32 {
     let mut bad = 0;
     for (step, pivot) in pivots.iter_mut().enumerate() {
@@ -133,8 +132,8 @@ pub(super) fn reflect<T: MatrixNumber>(a: &mut Matrix<'_, T>, factors: &mut [T])
     }
 }
 
-/// The same with columns in another sequence: the longest that is left comes next, after those that
-/// `pivots` say are first. Pivots count from 1.
+/// The same with column pivoting: the longest remaining column comes next, after those that
+/// `pivots` puts first. Pivots count from 1.
 pub(super) fn reflect_longest<T: MatrixNumber>(
     a: &mut Matrix<'_, T>,
     factors: &mut [T],
@@ -190,7 +189,8 @@ pub(super) fn hessenberg<T: MatrixNumber>(a: &mut Matrix<'_, T>, factors: &mut [
     }
 }
 
-/// The same of a Hermitian matrix of which the lower triangle is read: it has three diagonals.
+/// The same for a Hermitian matrix, of which only the lower triangle is read: the result is
+/// tridiagonal.
 pub(super) fn tridiagonal<T: MatrixNumber>(a: &mut Matrix<'_, T>, factors: &mut [T]) {
     for (row, column) in below_diagonal(a.columns) {
         a[(column, row)] = a[(row, column)].conjugate();
@@ -218,8 +218,7 @@ pub(super) struct Diagonals<'a, T> {
     pub(super) second: &'a mut [T],
 }
 
-/// Solves a system of three diagonals, with pivots. Gives the number of the first pivot that is 0,
-/// or 0.
+/// Solves a tridiagonal system, with pivots. Returns the number of the first zero pivot, or 0.
 pub(super) fn solve_diagonals<T: MatrixNumber>(of: Diagonals<'_, T>, b: &mut Matrix<'_, T>) -> i32 {
     let Diagonals { below, main, above, second } = of;
     let n = main.len();

@@ -15,7 +15,7 @@ pub(super) struct Schur<'a> {
 }
 
 impl Schur<'_> {
-    /// Gives 0, or how many eigenvalues were not found.
+    /// Returns 0, or how many eigenvalues were not found.
     pub(super) fn find(&mut self, factors: &mut [ComplexNumber]) -> i32 {
         let n = self.t.columns;
         hessenberg(&mut self.t, factors);
@@ -43,7 +43,7 @@ impl Schur<'_> {
         0
     }
 
-    /// Where the last block begins that ends at a row: above it the subdiagonal is as good as zero.
+    /// The start of the last block that ends at a row: above it the subdiagonal is negligible.
     fn block(&mut self, end: usize) -> usize {
         for row in (1..end).rev() {
             let around =
@@ -56,8 +56,8 @@ impl Schur<'_> {
         0
     }
 
-    /// The eigenvalue of the last two rows that is nearer to the last element; another one now and
-    /// then, where that leads nowhere.
+    /// The eigenvalue of the last two rows that is nearer to the last element; occasionally another
+    /// one, if it does not converge.
     fn shift(&self, end: usize, steps: usize) -> ComplexNumber {
         let [a, b] = [self.t[(end - 2, end - 2)], self.t[(end - 2, end - 1)]];
         let [c, d] = [self.t[(end - 1, end - 2)], self.t[(end - 1, end - 1)]];
@@ -135,7 +135,7 @@ impl Schur<'_> {
     }
 }
 
-/// Makes a vector one of length one whose largest element is real.
+/// Normalises a vector to length one, with a real largest element.
 fn normalize(vector: &mut [ComplexNumber]) {
     let length = vector.iter().map(|x| x.square()).sum::<f64>().sqrt();
     let largest = vector
@@ -156,7 +156,7 @@ fn root(of: ComplexNumber) -> ComplexNumber {
 }
 
 /// The eigenvalues of a real matrix: pairs of conjugates are next to each other, the one with the
-/// positive imaginary part first, and the others are real. Gives their sequence.
+/// positive imaginary part first, and the others are real. Returns their order.
 pub(super) fn in_pairs(values: &mut [ComplexNumber]) -> Vec<usize> {
     let scale = values.iter().map(|value| value.size()).fold(0.0, f64::max);
     let is_real = |value: &ComplexNumber| value.im.abs() <= 1e-9 * scale;

@@ -89,7 +89,7 @@ impl<T: MatrixNumber> Matrix<'_, T> {
         }
     }
 
-    /// Puts columns into the sequence of values that are exchanged with them.
+    /// Sorts columns together with their values.
     pub(super) fn sort_columns(&mut self, values: &mut [T], is_before: impl Fn(f64, f64) -> bool) {
         for at in 0..values.len() {
             let first = first_of(&values[at..], &is_before) + at;

@@ -2,8 +2,8 @@
 //! matrices.
 //!
 //! Plain methods, computed in f64: elimination with pivots, Householder's reflections, Jacobi's
-//! rotations, QR steps. Vectors may have another sign, or another factor of size one, than
-//! LAPACK's, and eigenvalues of matrices that are not symmetric another sequence.
+//! rotations, QR steps. Vectors may differ from LAPACK's in sign, or by a factor of magnitude one,
+//! and eigenvalues of non-symmetric matrices in order.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -34,7 +34,7 @@ use matrix::Matrix;
 use scalar::MatrixNumber;
 use spectra::{complete, eigen, singular};
 
-/// An array of a batch: its slot, and the type and number of the elements that a problem has of it.
+/// An array of a batch: its slot, its element type, and its number of elements per problem.
 struct BatchArray {
     slot: ArraySlot,
     dtype: DType,
@@ -110,7 +110,7 @@ impl Lapack {
         4 * side.max(1) * side + 4 * side + 2 * largest
     }
 
-    /// Of a real matrix that is computed with as a complex one, too.
+    /// For a real matrix that is also used as a complex one.
     fn is_computed_complex(&self) -> bool {
         self.is_complex || matches!(self.routine, Routine::General { .. })
     }
@@ -189,7 +189,7 @@ impl OneOfBatch<'_> {
         }
     }
 
-    /// Whether all went well: 0, or where not.
+    /// The status: 0, or where it failed.
     ///
     /// # Safety
     /// The slot must hold the batch, of integers.
@@ -270,7 +270,7 @@ impl OneOfBatch<'_> {
             self.write(2, (1..side).map(|at| a[(at, at - 1)]));
             self.write(3, factors.iter().copied());
             self.write_info(4, 0);
-            // What is above the diagonal stays as it was.
+            // The part above the diagonal is unchanged.
             for (row, column) in factors::below_diagonal(side) {
                 a[(column, row)] = given[column * side + row];
             }
@@ -287,7 +287,7 @@ impl OneOfBatch<'_> {
             self.read(0, below);
             self.read(1, main);
             self.read(2, above);
-            // JAX uses the solution alone.
+            // JAX uses only the solution.
             self.write(0, below.iter().copied());
             self.write(1, main.iter().copied());
             self.write(2, above.iter().copied());
@@ -355,7 +355,7 @@ impl OneOfBatch<'_> {
         let mut right = Matrix { of: take(&mut memory, short * short), columns: short };
         let values = take(&mut memory, short);
         singular(&mut tall, &mut right, values);
-        // Columns that are nothing, and those beyond, are found from the others.
+        // Zero columns, and those beyond, are completed from the others.
         let most = values.first().map_or(0.0, |value| value.real());
         let is_some = |value: &&T| value.real() > 1e-300 && value.real() > 1e-15 * most;
         let rank = values.iter().take_while(is_some).count();

@@ -21,8 +21,7 @@ pub(super) trait MatrixNumber:
     fn real(self) -> f64;
     fn imaginary(self) -> f64;
     fn conjugate(self) -> Self;
-    /// A factor that is no negative number, and one of size 1; real numbers keep their sign in the
-    /// former.
+    /// A non-negative factor and one of magnitude 1; real numbers keep their sign in the former.
     fn split(self) -> (f64, Self);
 
     fn zero() -> Self {
@@ -33,7 +32,7 @@ pub(super) trait MatrixNumber:
         Self::of(1.0)
     }
 
-    /// The square of its size.
+    /// The square of its magnitude.
     fn square(self) -> f64 {
         self.real() * self.real() + self.imaginary() * self.imaginary()
     }

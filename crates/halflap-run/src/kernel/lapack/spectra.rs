@@ -4,7 +4,7 @@ use super::factors::below_diagonal;
 use super::matrix::{Matrix, Rotation, first_of};
 use super::scalar::MatrixNumber;
 
-/// How often all pairs are turned at most: a few times are enough.
+/// The maximum number of sweeps over all pairs: a few are enough.
 const SWEEPS: usize = 60;
 
 /// All pairs of columns.
@@ -12,8 +12,8 @@ fn pairs(n: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..n).flat_map(move |p| (p + 1..n).map(move |q| (p, q)))
 }
 
-/// Eigenvalues of a Hermitian matrix, rising, of which one triangle is read, and their vectors as
-/// columns.
+/// Eigenvalues of a Hermitian matrix in ascending order, of which one triangle is read, and their
+/// vectors as columns.
 pub(super) fn eigen<T: MatrixNumber>(
     a: &mut Matrix<'_, T>,
     vectors: &mut Matrix<'_, T>,
@@ -52,8 +52,8 @@ pub(super) fn eigen<T: MatrixNumber>(
     vectors.sort_columns(values, |a, b| a < b);
 }
 
-/// Singular values of a matrix with at least as many rows as columns, falling. The matrix becomes
-/// that of the left vectors, each as long as its value.
+/// Singular values of a matrix with at least as many rows as columns, in descending order. The
+/// matrix becomes that of the left vectors, each as long as its value.
 pub(super) fn singular<T: MatrixNumber>(
     a: &mut Matrix<'_, T>,
     right: &mut Matrix<'_, T>,
