@@ -1,4 +1,4 @@
-//! What a command says can be done about a step.
+//! A command's advice on how to shorten a step.
 
 use std::sync::OnceLock;
 
@@ -39,10 +39,10 @@ pub fn ask<T>(question: &Question<'_, T>) -> Result<Vec<Advice>, Failed> {
     advice.ok_or(Failed::Stopped)
 }
 
-/// Advice, which takes a few quick searches when it is first asked for.
+/// Advice, which takes a few quick searches when it is first needed.
 #[derive(Default)]
 pub struct LazyAdvice {
-    /// Nothing if that was stopped.
+    /// `None` if the search was stopped.
     lines: OnceLock<Option<Vec<Advice>>>,
 }
 
@@ -52,13 +52,13 @@ impl LazyAdvice {
         self.lines.get_or_init(|| ask(&question()).ok()).as_deref()
     }
 
-    /// Whether it is for machines, too: programs that only want the order are not made to wait.
+    /// Whether JSON includes it, too: programs that only want the order need not wait for it.
     pub fn is_for_machines(&self) -> bool {
         !asked::is_called() || self.lines.get().is_some()
     }
 }
 
-/// Advice on a program, of which these sections are explained.
+/// Advice on a program, given the explanations of these sections.
 pub fn advised<'a>(
     lines: &'a [Advice],
     sections: &[Section<'_>],

@@ -31,9 +31,9 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     write(args, &found.analysis)
 }
 
-/// What is kept of traces, and what is said while they are read.
+/// What is kept of traces, and reported while they are read.
 pub struct Reading {
-    /// Whether a page may be asked for: its timelines need the traces themselves.
+    /// Whether a page may be requested: its timelines need the traces themselves.
     pub draws: bool,
     pub verbose: bool,
 }
@@ -100,7 +100,7 @@ impl Answer for Analyzed {
     }
 }
 
-/// One output may go to standard output, and none over a trace or another.
+/// At most one output may go to standard output, and none may overwrite a trace or another output.
 fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
     let outputs = [
         args.output.as_deref(),

@@ -10,27 +10,27 @@ use halflap::units::{Bytes, Nanos};
 use crate::args::PictureArgs;
 use crate::exit::Failed;
 
-/// Orders and their figures, for programs: nothing of it is rendered.
+/// Orders and their figures, for programs: nothing is rendered.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// The names of nodes in their order: of a graph, or of each computation that was looked at, by
-    /// its name.
+    /// The names of nodes in their order: for a graph, or for each computation examined, by its
+    /// name.
     pub orders: Vec<(String, Vec<String>)>,
     /// The simulated step time.
     pub step_time: Change<Nanos>,
-    /// What of communication compute waits for.
+    /// Exposed communication.
     pub exposed: Change<Nanos>,
     /// The peak of memory.
     pub peak: Change<Bytes>,
-    /// What no order can beat, of the last of the orders.
+    /// The lower bound for the last of the orders.
     pub bound: Option<Nanos>,
 }
 
 /// A command's result. Rendering it again recomputes nothing.
 pub trait Answer: Send + Sync {
-    /// For machines.
+    /// As JSON.
     fn json(&self) -> Result<String, Failed>;
-    /// For people.
+    /// As text.
     fn text(&self) -> Result<String, Failed>;
     /// The pictures that are requested.
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed>;
@@ -45,15 +45,15 @@ pub trait Answer: Send + Sync {
         None
     }
 
-    /// Finds what is shown besides, while the work can be interrupted.
+    /// Computes what else is shown, while the work can be interrupted.
     fn prepare(&self) {}
 
-    /// Whether it is the best until the work was interrupted.
+    /// Whether it is the best found before the work was interrupted.
     fn is_interrupted(&self) -> bool {
         false
     }
 
-    /// The program again, as it was changed: an HLO module in its new orders, or a graph.
+    /// The changed program: an HLO module in its new orders, or a graph.
     fn program(&self) -> Result<String, Failed> {
         Err(no_program())
     }
@@ -64,7 +64,7 @@ pub fn names(graph: &Graph, order: &Order) -> Vec<String> {
     order.as_slice().iter().map(|&op| graph.name(op).to_owned()).collect()
 }
 
-/// Commands refuse to write a program that they do not change before they look for an answer.
+/// Commands reject such a request before they start to work.
 pub fn no_program() -> Failed {
     Failed::OurBug("this answer has no program to be written".to_owned())
 }

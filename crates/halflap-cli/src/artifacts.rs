@@ -15,9 +15,9 @@ use crate::files::{self, quoted};
 /// A folder for what a command makes.
 pub struct Artifacts {
     path: PathBuf,
-    /// Whether the folder was not there before.
+    /// Whether the folder is new.
     is_new: bool,
-    /// Where its contents of before are, until it is known that there will be others.
+    /// Where its previous contents are, until there are new ones.
     aside: Option<PathBuf>,
     facts: Vec<(&'static str, String)>,
     /// What was done so far.
@@ -41,12 +41,12 @@ const KNOWN: [(&str, &str); 13] = [
     ("guard.c", "the library that guards the memory of torch programs"),
 ];
 
-/// The status of a stage that went well.
+/// The status of a successful stage.
 const DONE: &str = "done";
 
 impl Artifacts {
-    /// Opens the folder that was requested; a non-empty one only if it may be emptied, and none of
-    /// the files that are yet to be read is in it.
+    /// Opens the folder that was requested; a non-empty one only if it may be emptied and contains
+    /// none of the inputs.
     pub fn open(
         args: &ArtifactArgs,
         input: &str,
@@ -86,8 +86,8 @@ impl Artifacts {
         }
         let is_there = path.exists();
         if is_filled {
-            // Only what such folders have: a folder of something else is not emptied by a slip of
-            // the finger.
+            // Only files that such folders contain, so that a typo does not empty some other
+            // folder.
             if !path.join("index.html").is_file() {
                 return Err(Failed::in_file(
                     &name,
@@ -117,7 +117,7 @@ impl Artifacts {
         self.path.join(name).display().to_string()
     }
 
-    /// Carries out a stage, and keeps how long it took and whether it went well.
+    /// Runs a stage, and records how long it took and whether it succeeded.
     pub fn stage<T>(
         &self,
         name: &str,
@@ -130,13 +130,13 @@ impl Artifacts {
         done
     }
 
-    /// Keeps a stage that was carried out elsewhere.
+    /// Records a stage that ran elsewhere.
     pub fn noted(&self, name: &str, status: &str, seconds: f64) {
         let (name, status) = (name.to_owned(), status.to_owned());
         self.stages.borrow_mut().push(IndexStage { name, status, seconds });
     }
 
-    /// Writes the page that lists what is there, with what came of it all.
+    /// Writes the page that lists the files, with the outcome.
     pub fn write_page(&self, verdict: &str, summary: &str) -> Result<(), Failed> {
         let index = Index {
             verdict: verdict.to_owned(),
@@ -148,8 +148,8 @@ impl Artifacts {
         files::write(&self.file("index.html"), |mut out| write_index(&index, &mut out))
     }
 
-    /// Writes the page of a command that ended; leaves the folder as it was before one that did
-    /// nothing, because its input is bad.
+    /// Writes the page of a command that ended; restores the folder if the command did nothing,
+    /// because its input is bad.
     pub fn close<T>(&self, done: &Result<T, Failed>) -> Result<(), Failed> {
         let verdict = match done {
             Ok(_) => "All went well.",
@@ -166,7 +166,8 @@ impl Artifacts {
         self.stages.borrow().iter().any(|stage| stage.status == DONE)
     }
 
-    /// Removes all that was written. That it cannot be removed is less important than why it is.
+    /// Removes everything written. A failure to remove it matters less than the reason for removing
+    /// it.
     fn discard(&self) {
         let _ = fs::remove_dir_all(&self.path);
         let _ = match &self.aside {
@@ -176,7 +177,7 @@ impl Artifacts {
         };
     }
 
-    /// What is in the folder, what is known first.
+    /// The files in the folder, known ones first.
     fn files(&self) -> Vec<IndexFile> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -199,7 +200,7 @@ impl Artifacts {
 }
 
 impl Drop for Artifacts {
-    /// What was there before goes when there is something else, or has been put back by then.
+    /// The previous contents are removed once there are new ones, unless they were restored.
     fn drop(&mut self) {
         if let Some(aside) = &self.aside {
             let _ = fs::remove_dir_all(aside);
@@ -207,7 +208,7 @@ impl Drop for Artifacts {
     }
 }
 
-/// What made a folder: the command as it can be typed again, what it reads, the version, the date.
+/// The origin of a folder: the command as it can be typed, its input, the version, the date.
 fn facts(input: &str) -> Vec<(&'static str, String)> {
     let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

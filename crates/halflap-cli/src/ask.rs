@@ -18,17 +18,17 @@ use crate::exit::Failed;
 use crate::place::Output;
 use crate::request::{Request, Run, Verify};
 
-/// Asks for an early end of the work on a request.
+/// Requests an early end of the work on a request.
 #[derive(Clone, Debug, Default)]
 pub struct StopSignal(Arc<AtomicBool>);
 
 impl StopSignal {
-    /// Asks.
+    /// Requests it.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked.
+    /// Whether it was requested.
     pub fn is_asked_for(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -65,13 +65,13 @@ pub struct ProvedText {
     pub warnings: Vec<String>,
 }
 
-/// Proves an order; fails with [`Failed::Wrong`] where it is wrong.
+/// Proves an order; fails with [`Failed::Wrong`] if it is wrong.
 pub fn prove(request: &Verify, stop: StopSignal) -> Result<ProvedText, Failed> {
     let (text, warnings) = called(stop, || crate::guarded(|| crate::proved(request)));
     Ok(ProvedText { text: text?, warnings })
 }
 
-/// What a run of a module gave.
+/// The result of running a module.
 pub struct RanModule {
     /// The outputs of every rank: an `.npz` archive of arrays named `out_NNN_rK`.
     pub outputs: Vec<u8>,
@@ -93,17 +93,17 @@ pub fn run(request: &Run, stop: StopSignal) -> Result<RanModule, Failed> {
 }
 
 impl FoundAnswer {
-    /// For machines.
+    /// As JSON.
     pub fn json(&self) -> Result<String, Failed> {
         self.rendered(|found| found.json())
     }
 
-    /// For people.
+    /// As text.
     pub fn text(&self) -> Result<String, Failed> {
         self.rendered(|found| found.text())
     }
 
-    /// A page to look at in a browser.
+    /// A page for a browser.
     pub fn page(&self) -> Result<Vec<u8>, Failed> {
         let page = Output::memory();
         let pictures = PictureArgs { report: Some(page.clone()), trace: None };
@@ -121,7 +121,7 @@ impl FoundAnswer {
         self.found.profile()
     }
 
-    /// The program again, as it was changed: an HLO module in its new orders, or a graph.
+    /// The changed program: an HLO module in its new orders, or a graph.
     pub fn program(&self) -> Result<String, Failed> {
         self.rendered(|found| found.program())
     }

@@ -1,4 +1,4 @@
-//! Run times as the command line asks for them.
+//! Run times, as requested on the command line.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -140,7 +140,7 @@ fn facts(module: &ShownModule<'_>, section: &Section<'_>) -> Vec<(&'static str, 
     known.into_iter().chain(program).filter_map(|(label, fact)| Some((label, fact?))).collect()
 }
 
-/// The order before and the order now, if it is another.
+/// The order before and after, if they differ.
 fn played<'a>(section: &'a Section<'a>, is_compared: bool) -> Vec<Played<'a>> {
     let (priced, result) = (section.priced, section.result);
     match is_compared || result.order != priced.input.order {

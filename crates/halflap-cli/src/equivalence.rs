@@ -51,7 +51,7 @@ fn described(sameness: Sameness, old: &Module, new: &Module) -> String {
     )
 }
 
-/// What [`same`] says against a change that we made.
+/// Why [`same`] does not accept a change of ours.
 pub fn unproved(different: &Different) -> Failed {
     Failed::OurBug(format!("the changed module is not proved to be the same: {different}"))
 }

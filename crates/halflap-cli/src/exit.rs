@@ -1,6 +1,6 @@
 //! How a command ends: 0 done, 1 a check failed or a run did not complete, 2 bad input or usage, 3
-//! a bug in halflap, 4 a search was interrupted and its best order until then was put out, 5 two
-//! modules are not proved to be the same and only their runs agree.
+//! a bug in halflap, 4 a search was interrupted and its best order so far was written, 5 two
+//! modules are not proved to be the same but their runs agree.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -11,12 +11,12 @@ use std::io::Write;
 pub enum Failed {
     /// The answer is no. Printed on standard output, because it is the answer.
     Wrong(String),
-    /// The answer is neither yes nor no: nothing is proved, and runs agree. Printed as an answer
-    /// is.
+    /// The answer is neither yes nor no: nothing is proved, but the runs agree. Printed like an
+    /// answer.
     OnlyRan(String),
-    /// The input or the arguments are at fault.
+    /// Bad input or usage.
     BadInput(String),
-    /// We are.
+    /// Our own bug.
     OurBug(String),
     /// What was run did not complete.
     BrokenRun(String),
@@ -28,7 +28,7 @@ pub enum Failed {
     NobodyReads,
     /// The caller interrupted the command.
     Stopped,
-    /// The user interrupted a search; the best order until then was put out.
+    /// The user interrupted a search; the best order so far was written.
     Interrupted,
 }
 

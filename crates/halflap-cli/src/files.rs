@@ -82,7 +82,7 @@ pub fn graph(input: &Input) -> Result<Graph, Failed> {
 /// The graph that the bytes of an input are.
 pub fn parse_graph(input: &Input, bytes: &[u8]) -> Result<Graph, Failed> {
     let graph = read_graph(bytes).map_err(|error| {
-        // What a module is refused with says what is needed.
+        // The error for a module says what is needed.
         let problem = match import::is_module(bytes) {
             true => error.to_string(),
             false => kind::problem(bytes, FileKind::Graph, &error),
@@ -116,7 +116,7 @@ pub fn print(text: &str) -> Result<(), Failed> {
     print_with(|out| out.write_all(text.as_bytes()))
 }
 
-/// Prints what is too much to be held as text.
+/// Prints output that is too large to hold as text.
 pub fn print_with(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let mut out = BufWriter::new(io::stdout().lock());
     match fill(&mut out).and_then(|()| out.flush()) {
@@ -139,8 +139,8 @@ pub fn same_file(a: &str, b: &str) -> bool {
 /// The files that this command has read, other than its own.
 static INPUTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Notes that a file is an input, so that it is not overwritten. A program that asks may well
-/// write what an earlier request has read.
+/// Records that a file is an input, so that it is not overwritten. An embedding program may
+/// overwrite what an earlier request has read.
 pub fn note_input(path: &Path) {
     let Some(path) = fs::canonicalize(path).ok().filter(|_| !ask::is_called()) else { return };
     let written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +149,7 @@ pub fn note_input(path: &Path) {
     }
 }
 
-/// Refuses to write what this command has read.
+/// An error if the file is an input of this command.
 fn refuse_input(path: &str, target: &Path) -> Result<(), Failed> {
     match INPUTS.lock().unwrap_or_else(PoisonError::into_inner).contains(target) {
         true => Err(Failed::in_file(path, "is an input of this command: write to another file")),
@@ -238,25 +238,25 @@ pub fn write(
 /// The files that were written, with their sizes.
 static WRITTEN: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
 
-/// Names the files that were written, with their sizes: on standard output, or, where that has what
-/// programs read, on the terminal if there is one.
+/// Names the files that were written, with their sizes: on standard output or, if that carries
+/// machine-readable output, on the terminal if there is one.
 pub fn name_written() {
     let text = written();
     if text.is_empty() {
         return;
     }
     if !HAS_DATA.load(Ordering::Relaxed) {
-        // Names are of no use if nothing reads them.
+        // If nothing reads the output, the names do not matter.
         let _ = print(&text);
     } else if terminal::is_seen(&io::stderr()) {
         eprint!("{text}");
     }
 }
 
-/// Whether something that programs read was printed.
+/// Whether machine-readable output was printed.
 static HAS_DATA: AtomicBool = AtomicBool::new(false);
 
-/// Prints what programs read.
+/// Prints machine-readable output.
 pub fn print_data(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     HAS_DATA.store(true, Ordering::Relaxed);
     print_with(fill)
@@ -272,7 +272,7 @@ fn written() -> String {
     all.into_iter().map(line).collect()
 }
 
-/// Refuses a file that cannot be written, before work is done for it and other files are.
+/// An error if a file cannot be written, before any work is done and other files are written.
 pub fn check_writable(path: &str) -> Result<(), Failed> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
     if is_stdout(path) || is_special(&target) {
@@ -319,7 +319,7 @@ fn beside(target: &Path) -> io::Result<PathBuf> {
     Ok(target.with_file_name(hidden))
 }
 
-/// A word of a shell.
+/// A shell word.
 pub fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {

@@ -1,11 +1,11 @@
-//! What kind of file somebody gave, to name the command that it is for.
+//! The kind of a file, to name the command that it is for.
 
 use std::io::Read;
 
 use flate2::read::MultiGzDecoder;
 use halflap::import;
 
-/// How much of a file is looked at.
+/// How much of a file is examined.
 const START: u64 = 1 << 16;
 
 /// Kinds of files that commands read.
@@ -42,7 +42,7 @@ impl FileKind {
         (is_list || text.contains("\"traceEvents\"")).then_some(FileKind::Trace)
     }
 
-    /// What is wrong where another kind is expected, and what reads this one.
+    /// The error if another kind is expected, with the command that reads this one.
     pub fn instead(self) -> &'static str {
         match self {
             FileKind::Graph => {
@@ -71,7 +71,7 @@ pub fn problem(bytes: &[u8], expected: FileKind, error: &dyn std::fmt::Display) 
     }
 }
 
-/// The beginning, unpacked. What is damaged later is for others to say.
+/// The beginning, unpacked. Damage further on is reported elsewhere.
 fn start_of(bytes: &[u8]) -> Vec<u8> {
     let mut start = Vec::new();
     let _ = match bytes.starts_with(&[0x1f, 0x8b]) {

@@ -1,12 +1,12 @@
 //! The `halflap` command: arguments, files, clocks and terminals around the library.
 //!
-//! It is a library, so that others can be the command, too ([`main_with`]), or have answers to its
-//! requests in memory ([`request`], [`ask`]).
+//! It is a library, so that other programs can act as the command ([`main_with`]), or get answers
+//! to its requests in memory ([`request`], [`ask`]).
 //!
-//! What uses the runtime (`halflap-run`) is in `execution` and `runtime`. Without the feature of
-//! that name, others of the same names stand in for both, and the commands that need it say so.
+//! What uses the runtime (`halflap-run`) is in `execution` and `runtime`. Without the `runtime`
+//! feature, stubs of the same names replace both, and the commands that need it say so.
 
-// What serves the runtime alone has no use without it; where it is built, unused code is found.
+// Code that only serves the runtime is unused without it; with it, unused code is still found.
 #![cfg_attr(not(feature = "runtime"), allow(dead_code))]
 
 mod advice;
@@ -67,8 +67,8 @@ pub use exit::Failed;
 use log::{LogLevel, LogTopic};
 use request::Request;
 
-/// Is the command: reads arguments, of which the first is its own name, runs it and returns the
-/// exit code. Exits if arguments are wrong.
+/// Acts as the command: reads arguments, the first of which is its own name, runs it and returns
+/// the exit code. Exits if arguments are wrong.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     execution::remember_name(arguments.first());
@@ -76,7 +76,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     // A panic message helps us, not the user: it is caught and reported once, below.
     panic::set_hook(Box::new(|_| {}));
     let ended = guarded(|| dispatch(&args));
-    // What bad input left behind is of no use.
+    // Artifacts of a failed start are useless.
     let is_of_use = !matches!(ended, Err(Failed::BadInput(_)));
     let code = ended.map_or_else(Failed::report, |()| 0);
     if is_of_use {
@@ -85,7 +85,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     code
 }
 
-/// Does the work of a command; a panic is a bug of ours like any other.
+/// Runs a command; a panic is reported like any other bug.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     let result = panic::catch_unwind(AssertUnwindSafe(work));
     result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))

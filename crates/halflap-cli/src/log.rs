@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::exit::Failed;
 
-/// Whose words they are.
+/// The part that a message comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogTopic {
     /// Reading programs, finding and proving orders.
@@ -14,7 +14,7 @@ pub enum LogTopic {
     Plan,
     /// Running modules.
     Exec,
-    /// Walking the guide.
+    /// Walking the debugging guide.
     Debug,
 }
 
@@ -54,7 +54,7 @@ pub fn start(is_verbose: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// `debug` for all parts, or `search=debug,exec=trace`; what is not named has the least.
+/// `debug` for all parts, or `search=debug,exec=trace`; parts that are not named log the least.
 fn levels(asked: &str, least: LogLevel) -> Result<[LogLevel; PARTS.len()], String> {
     let mut levels = [least; PARTS.len()];
     for word in asked.split(',').map(str::trim).filter(|word| !word.is_empty()) {

@@ -43,7 +43,7 @@ pub fn explained(args: &args::Explain) -> Result<Looked, Failed> {
     Look { of, command, node, budget, is_advised }.find()
 }
 
-/// Finds, and puts what was found where it was asked for.
+/// Computes the result and writes it as requested.
 pub fn run(
     args: &args::Ordered,
     find: impl FnOnce() -> Result<Looked, Failed>,
@@ -98,8 +98,7 @@ impl Look {
         })?;
         let measured = |decided: Decided<Bytes>| {
             decided.map(|limit, priced, result| {
-                // An order that needs more than the limit is compared with those that may need as
-                // much.
+                // An order that exceeds the limit is compared with orders that may need as much.
                 let needed = limit.max(result.peak());
                 Measure::new(limit, bound_beside(priced, edges, needed, result.step_time()))
             })
@@ -299,8 +298,8 @@ fn narrow<T>(subject: &Subject, all: &[Decided<T>], node: &str) -> Result<Only, 
     Ok(Only { at, collectives: named(&all[at].priced.graph, node)? })
 }
 
-/// The collectives that somebody who typed this may have meant: of whose name, parameter, module or
-/// operation it is a part, or else the one with the nearest name.
+/// The collectives that may have been meant: those whose name, parameter, module or operation
+/// contains the text, or else the one with the nearest name.
 fn meant(graphs: &[&Graph], node: &str) -> String {
     const SHOWN: usize = 5;
     let mut all: Vec<(&Graph, OpId)> = Vec::new();

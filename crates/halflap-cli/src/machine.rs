@@ -1,4 +1,4 @@
-//! What programs are simulated on, and how they are searched, as the command line names it.
+//! The simulated machine and the search, as requested on the command line.
 
 use halflap::cost::{Costs, Profile};
 use halflap::graph::{Assignment, Edges};
@@ -22,8 +22,8 @@ pub fn model(costs: Costs, args: &MachineArgs) -> Model {
     Model { costs, streams, slowdown, comm_slowdown, launch: args.launch }
 }
 
-/// Which edges are kept: as asked, else all where collectives were chained, because that is what
-/// they are chained for.
+/// Which edges are kept: as requested, else all if collectives were chained, because chaining is
+/// meant to keep them.
 pub fn edges(order: Option<CollectiveOrder>, is_chained: bool) -> Edges {
     match order {
         Some(CollectiveOrder::Kept) => Edges::All,
@@ -40,7 +40,7 @@ pub fn effort(effort: EffortArg) -> Effort {
     }
 }
 
-/// All cores, unless asked otherwise.
+/// All cores by default.
 pub fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }

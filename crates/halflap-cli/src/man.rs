@@ -1,4 +1,4 @@
-//! `halflap man`: the manual page, made from what can be typed.
+//! `halflap man`: the manual page, generated from the arguments.
 
 use std::fmt::Write;
 
@@ -104,7 +104,7 @@ fn variables(program: &Command) -> Vec<(String, String)> {
     found
 }
 
-/// Text that means nothing to roff.
+/// Text escaped for roff.
 fn roff(text: &str) -> String {
     let plain = text.replace('\\', "\\e").replace('-', "\\-");
     if plain.starts_with(['.', '\'']) { format!("\\&{plain}") } else { plain }

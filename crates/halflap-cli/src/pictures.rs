@@ -20,7 +20,7 @@ impl PictureArgs {
         self.report.is_some() || self.trace.is_some()
     }
 
-    /// Refuses files that nothing can be written to before work is done for them.
+    /// Rejects files that cannot be written, before any work is done.
     pub fn check(&self, read: &Input, output: Option<&str>) -> Result<(), Failed> {
         let drawn = [self.report.as_ref().and_then(Output::path), self.trace.as_deref()];
         for path in drawn.into_iter().flatten() {

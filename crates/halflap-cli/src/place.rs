@@ -9,7 +9,7 @@ use crate::exit::Failed;
 pub enum Input {
     /// A file, or standard input for `-`.
     File(String),
-    /// What a program has, under the name that messages call it.
+    /// Data in memory, with a name for messages.
     Memory {
         /// The name.
         name: String,
@@ -58,7 +58,7 @@ impl From<&str> for Input {
     }
 }
 
-/// Refuses two inputs that are both standard input.
+/// An error if two inputs are standard input.
 pub(crate) fn refuse_both_stdin(
     first: &Input,
     second: Option<&Input>,
@@ -75,7 +75,7 @@ pub(crate) fn refuse_both_stdin(
 pub enum Output {
     /// A file, or standard output for `-`.
     File(String),
-    /// Memory of the program that asks.
+    /// Memory of the embedding program.
     Memory(Arc<Mutex<Vec<u8>>>),
 }
 

@@ -1,4 +1,4 @@
-//! Progress and times. On a pipe there is none of the former.
+//! Progress and times. Progress is shown only on a terminal.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -140,7 +140,7 @@ fn line(what: &str, part: f64, elapsed: Duration, width: usize) -> String {
         false => "? s".to_owned(),
     };
     let end = format!("{:3.0}%, {left} left", part * 100.0);
-    // The cursor needs a place, too: a full line would begin another.
+    // The cursor needs a column, too: a full line would wrap.
     let room = width.saturating_sub(what.chars().count() + end.chars().count() + 5).min(30);
     if room < 5 {
         return format!("{what} {end}").chars().take(width.saturating_sub(1)).collect();

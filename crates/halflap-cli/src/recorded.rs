@@ -29,8 +29,7 @@ pub struct Collectives {
 }
 
 impl<'a> Recorded<'a> {
-    /// Reads the file of an order, if there is one. What is wrong with an order is for others to
-    /// say.
+    /// Reads the file of an order, if there is one. Errors in the order are reported elsewhere.
     pub fn read(input: Option<&'a Input>) -> Result<Recorded<'a>, Failed> {
         let Some(read) = input else { return Ok(Recorded { input, fields: Value::Null }) };
         let bytes = files::read(read)?;
@@ -54,8 +53,8 @@ impl<'a> Recorded<'a> {
         Ok(Collectives { chain, edges: machine::edges(order, chain.is_some()) })
     }
 
-    /// How much work is allowed: as asked, else as recorded, which is the same for all computations
-    /// of a module, else quick.
+    /// The effort: as requested, else as recorded (the same for all computations of a module), else
+    /// quick.
     pub fn effort(&self, asked: Option<EffortArg>) -> Result<EffortArg, Failed> {
         let of_module = &self.fields["computations"][0];
         let part = if of_module.is_null() { &self.fields } else { of_module };
@@ -63,8 +62,8 @@ impl<'a> Recorded<'a> {
         Ok(asked.or(recorded).unwrap_or(EffortArg::Quick))
     }
 
-    /// The most that may be alive: as asked, else as recorded, of one of a module's computations if
-    /// its name is given.
+    /// The memory limit: as requested, else as recorded, for one of a module's computations if its
+    /// name is given.
     pub fn limit(
         &self,
         asked: Option<Budget>,

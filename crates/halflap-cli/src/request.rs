@@ -31,7 +31,7 @@ pub enum Request {
 }
 
 impl Schedule {
-    /// The best order of a program, with all else as it is by default.
+    /// The best order of a program, with defaults otherwise.
     pub fn new(graph: impl Into<Input>) -> Schedule {
         Schedule {
             graph: graph.into(),
@@ -59,7 +59,7 @@ impl Schedule {
 }
 
 impl Ordered {
-    /// A program in its own order, or in another, with all else as it is by default.
+    /// A program in its own order, or in another, with defaults otherwise.
     pub fn new(graph: impl Into<Input>, order: Option<Input>) -> Ordered {
         Ordered {
             graph: graph.into(),
@@ -166,7 +166,7 @@ impl Timeline {
     }
 }
 
-/// One of the values that an option takes, by its name; else which there are.
+/// An option's value by name, or an error that lists the valid ones.
 pub fn choice<T: ValueEnum>(name: &str) -> Result<T, String> {
     T::from_str(name, false).map_err(|_| {
         let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);

@@ -50,7 +50,7 @@ pub struct Merged {
     advice: LazyAdvice,
 }
 
-/// What the search for rewrites says besides the result.
+/// Further results of the search for rewrites.
 #[derive(Clone, Copy)]
 struct SearchedRewrites {
     /// The step of the best order of the original program.
@@ -261,7 +261,7 @@ impl Merged {
         }
     }
 
-    /// What was changed, for people.
+    /// What was changed, as text.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
         let lines: Vec<String> = self
@@ -365,7 +365,7 @@ impl Merged {
         Some(Advised { found: Some(found), ..advised(lines, all, &[&section], String::new()) })
     }
 
-    /// The same for machines.
+    /// The same as JSON.
     fn advice_json(&self) -> Option<Value> {
         let advised = self.advice.is_for_machines().then(|| self.advised())?;
         advised.map(|advised| advice_json(&advised))

@@ -2,8 +2,8 @@
 //! together.
 //!
 //! Every set of recipes is judged by the orders that are found for the changed module: quickly to
-//! choose between sets, and with the effort that was asked for between the chosen one and the
-//! module as it is.
+//! choose between sets, and with the requested effort between the chosen one and the module as it
+//! is.
 
 mod keeps;
 
@@ -62,7 +62,7 @@ pub struct ImprovedModule<T> {
     pub changed: ModuleChanges,
 }
 
-/// What was changed, and what for.
+/// What was changed, and what it gains.
 pub struct ModuleChanges {
     /// The module as it was, in its own orders.
     pub was: Was,
@@ -91,7 +91,7 @@ struct Applied {
     kept: Option<Bytes>,
 }
 
-/// What collectives take in a step, and what of it is exposed.
+/// The time of collectives in a step, and how much of it is exposed.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     time: Nanos,
@@ -100,7 +100,7 @@ struct Spent {
     size: Bytes,
 }
 
-/// What must be gained at least, as a part of the step: less is within the model's own error.
+/// The minimum gain, as a fraction of the step: less is within the model's own error.
 const LEAST: f64 = 1e-3;
 
 /// Up to how many bytes collectives are merged: small ones, then as large as makes the step
@@ -159,8 +159,9 @@ pub fn improve<T>(
     Ok(ImprovedModule { subject: new, all, changed })
 }
 
-/// What each computation may need, so that the module as a whole needs no more than it did: what it
-/// needed, and what was free while it ran. With another limit than that, each has what it needed.
+/// What each computation may need, so that the module as a whole needs no more than before: what it
+/// needed, plus what was free while it ran. With any other limit, each may need what it needed
+/// before.
 fn peaks(subject: &Subject, own: &[Decided<()>], search: &SearchArgs) -> Peaks {
     let is_same_limit = search.memory_budget.is_none_or(|budget| budget == Budget::Times(1.0));
     let mut room: IdVec<UnitId, Option<Bytes>> = IdVec::filled(None, own.len());
@@ -475,7 +476,8 @@ impl<T> Maker<'_, T> {
         }
     }
 
-    /// Recipes on top of others, with a quick search for orders; nothing, if none fits into memory.
+    /// Recipes on top of others, with a quick search for orders; `None` if no order fits into
+    /// memory.
     fn tried(&self, on: Option<&Tried<T>>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
         let module = self.module_after(on);
         let is_merge = |recipe: &Recipe| recipe.kind() == RecipeKind::Merge;
@@ -615,7 +617,7 @@ impl<T> Maker<'_, T> {
         Ok(2 * longer > all)
     }
 
-    /// What leaves was proved, and to be as exact as its recipes are.
+    /// The result was proved to be the same, and as exact as its recipes claim.
     fn proved(&self, recipes: &[(Recipe, String)], subject: &Subject) -> Result<Sameness, Failed> {
         let module = module_of(subject, self.hlo);
         let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
@@ -668,7 +670,7 @@ fn split_into(recipe: &Recipe) -> u64 {
     }
 }
 
-/// A merge of those members that can still be merged; nothing, if there are no two.
+/// A merge of those members that can still be merged; `None` if fewer than two are left.
 fn still(merge: &Recipe, classes: &[MergeClass]) -> Option<Recipe> {
     let in_class = |class: &&MergeClass| {
         let is_member = |name: &&String| class.members.iter().any(|(member, _)| member == *name);
@@ -786,7 +788,7 @@ fn total_of(after: &BTreeMap<String, Spent>, names: &str) -> Option<Spent> {
 }
 
 impl ModuleChanges {
-    /// What was changed, for people.
+    /// What was changed, as text.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = Vec::new();
         if self.recipes.is_empty() {
@@ -820,7 +822,7 @@ impl ModuleChanges {
         RecipeKind::ALL.into_iter().filter_map(of).collect::<Vec<_>>().join(", ")
     }
 
-    /// The same for machines.
+    /// The same as JSON.
     pub fn json(&self) -> Value {
         let recipe = |applied: &Applied| {
             let after = applied.after.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `halflap schedule`: the best order, or what passes make of a graph.
+//! `halflap schedule`: the best order, or the result of passes on a graph.
 
 use std::time::Instant;
 
@@ -117,7 +117,8 @@ fn changes(args: &args::Schedule) -> bool {
     args.rewrites() || !args.merge.is_empty() || args.emit == Some(Emit::Graph)
 }
 
-/// What a unit's order is measured by. A unit that does not communicate is as fast as it can be.
+/// What a unit's order is compared with. A unit that does not communicate is already as fast as
+/// possible.
 fn measure(unit: &DecidedUnit, edges: Edges) -> Measure {
     let peak = unit.priced.peak_before();
     match &unit.found {
@@ -199,8 +200,8 @@ fn is_interrupted(all: &[DecidedUnit]) -> bool {
         .any(|unit| matches!(&unit.found, OrderOrigin::Searched(found) if found.is_interrupted))
 }
 
-/// The best orders of all units. What they took to find is counted in the last one, but for what
-/// each took itself.
+/// The best orders of all units. Search time that belongs to no single unit is counted in the last
+/// one.
 fn all_searched(
     subject: &Subject,
     args: &args::Schedule,
@@ -388,7 +389,7 @@ impl Done {
         Done { subject, all, measures, advice, changed: None, args }
     }
 
-    /// How the order gets into a program.
+    /// How to use the order in a program.
     fn put_to_use(&self) -> &'static str {
         match self.subject.hlo {
             Some(_) => "--emit hlo -o FILE writes the module in it",
@@ -422,7 +423,7 @@ impl Done {
         self.all.iter().map(|unit| self.section(unit)).collect()
     }
 
-    /// What can be done, which takes a few quick searches when it is first asked.
+    /// The advice, which takes a few quick searches when it is first needed.
     fn advice(&self) -> Option<&[Advice]> {
         let args = &self.args;
         if args.no_advice || !args.passes.is_empty() || is_interrupted(&self.all) {
@@ -438,7 +439,7 @@ impl Done {
         })
     }
 
-    /// The same for machines.
+    /// The same as JSON.
     fn advice_json(&self, sections: &[Section<'_>]) -> Option<Value> {
         let advised = self.advice.is_for_machines().then(|| self.advised(sections))?;
         advised.map(|advised| advice_json(&advised))
@@ -679,7 +680,7 @@ fn warn_of_excess(schedule: &Schedule) {
     }
 }
 
-/// Says what broke. A ledger that does not hold is written to a file, with all that is known of it.
+/// Reports the failure. A wrong ledger is written to a file, with all details.
 fn explain_failure(graph: &Graph, failure: Failure, args: &args::Schedule) -> Failed {
     let Failure::Ledger { pass, mismatch } = &failure else {
         return Failed::OurBug(failure.to_string());

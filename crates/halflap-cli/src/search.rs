@@ -1,4 +1,4 @@
-//! The optimizer as the command line asks for it.
+//! The optimizer, as requested on the command line.
 
 use std::time::Instant;
 
@@ -28,12 +28,12 @@ pub struct SearchOutcome {
     pub input_kept: bool,
     pub limit: Bytes,
     pub seconds: f64,
-    /// Whether it is the best until the search was interrupted.
+    /// Whether it is the best found before the search was interrupted.
     pub is_interrupted: bool,
 }
 
 impl SearchOutcome {
-    /// The same for machines; `robustness` is what the whole result is compared by.
+    /// The same as JSON; `robustness` is that of the whole result.
     pub fn described<'a>(&self, args: &SearchArgs, robustness: &'a Robustness) -> OptimizerRun<'a> {
         OptimizerRun {
             seconds: self.seconds,
@@ -60,9 +60,9 @@ impl Rung {
         Rung { effort: args.effort.unwrap_or(EffortArg::Default), at_input_peak: false }
     }
 
-    /// All that ask for less and could give a faster order, the hardest first. More effort for a
-    /// single graph does all that less does; for a module, the orders of its computations depend on
-    /// each other.
+    /// All searches with less effort or memory that could give a faster order, the hardest first.
+    /// For a single graph, more effort includes everything that less does; for a module, the orders
+    /// of its computations depend on each other.
     fn lesser(args: &SearchArgs, is_single: bool) -> Vec<Rung> {
         let asked = Rung::asked(args).effort;
         let has_more = match args.memory_budget {
@@ -80,8 +80,8 @@ impl Rung {
     }
 }
 
-/// The best of the orders that are found for what was asked and for less: the search is not exact,
-/// and a larger budget or effort may find a slower order. `is_best` says that nothing can be
+/// The best of the orders found by the requested search and by lesser ones: the search is not
+/// exact, and a larger budget or effort may find a slower order. `is_best` says that nothing can be
 /// better.
 pub fn best<T>(
     args: &SearchArgs,
@@ -138,17 +138,17 @@ impl Wanted<'_> {
     }
 }
 
-/// The best order of a unit, whose limit is measured by what its input order needs.
+/// The best order of a unit, whose limit is relative to what its input order needs.
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutcome), Failed> {
     let (found, seconds) = timed(wanted, priced, optimize_so_far);
     let SoFar { best, is_stopped, .. } = found.map_err(|error| failed(wanted, priced, error))?;
-    // A program that calls us does not want what is half found.
+    // A program that calls us does not want a partial result.
     if is_stopped && ask::is_called() {
         return Err(Failed::Stopped);
     }
     let MemoryLimits { asked, used } = MemoryLimits::of(wanted, priced);
     let Optimized { order, bound, step_time, robustness, input_kept, .. } = best;
-    // What is shown is measured by what was asked for.
+    // Results are compared with the requested limit.
     let bound = match asked == used {
         true => bound,
         false => bound_beside(priced, bound.edges, asked, step_time),
@@ -160,7 +160,7 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutc
     ))
 }
 
-/// The lower bound of all orders within a limit, sharpened by the step of one that is known.
+/// The lower bound of all orders within a limit, sharpened by a known order's step.
 pub fn bound_beside(priced: &Priced, edges: Edges, memory_limit: Bytes, step: Nanos) -> Bound {
     let Priced { graph, machine, .. } = priced;
     Bounded { graph, machine, edges, memory_limit }.prove().sharpened(step)
@@ -216,7 +216,7 @@ impl MemoryLimits {
     }
 }
 
-/// Does a search with progress; returns its result and the seconds that it took.
+/// Runs a search with progress; returns its result and duration in seconds.
 fn timed<T>(wanted: &Wanted<'_>, priced: &Priced, search: impl FnOnce(&Task<'_>) -> T) -> (T, f64) {
     let args = wanted.args;
     let bar = Bar::new("optimizing");

@@ -1,5 +1,4 @@
-//! `halflap completions`: what shells need to complete the command's words, made from what can be
-//! typed.
+//! `halflap completions`: completion scripts for shells, generated from the arguments.
 
 use std::fmt::Write;
 
@@ -113,7 +112,7 @@ impl OptionValue {
     }
 }
 
-/// What is said of a word in one line: as much as ends in a full stop or a line.
+/// A word's description in one line: its first sentence or line.
 fn first_line(about: &str) -> String {
     let line = about.lines().next().unwrap_or_default();
     let end = line.find(". ").or_else(|| line.find(" [")).unwrap_or(line.len());
@@ -147,7 +146,7 @@ fn bash(own: &CommandSpec, commands: &[CommandSpec]) -> String {
                 OptionValue::OneOf(known) | OptionValue::OneOfOrFile(known) => known.join(" "),
                 OptionValue::Text(_) => String::new(),
             };
-            // Where no word fits, bash completes the names of files.
+            // If no word matches, bash completes file names.
             let _ = writeln!(text, "        {}) words='{words}' ;;", typed.join("|"));
         }
     }

@@ -22,7 +22,7 @@ use crate::progress::Notice;
 use crate::source::{Hlo, ProgramSource, assumed_ranks};
 use crate::terminal;
 
-/// How many collectives a table on the terminal has.
+/// How many collectives a table on the terminal shows.
 pub const ROWS: usize = 20;
 /// How many units are shown in detail, unless one is requested.
 pub const SECTIONS: usize = 3;
@@ -45,7 +45,7 @@ pub struct Section<'a> {
     explained: &'a OnceLock<Explanation>,
 }
 
-/// What a unit's order is measured by, and its explanation once it was asked for.
+/// What a unit's order is compared with, and its explanation once requested.
 pub struct Measure {
     pub limit: Bytes,
     pub bound: Bound,
@@ -76,7 +76,7 @@ impl<'a> Section<'a> {
     }
 
     /// The order explained. Text, JSON and pictures share one explanation: it takes as long as a
-    /// search where many collectives are exposed.
+    /// search if many collectives are exposed.
     pub fn explanation(&self) -> Cow<'a, Explanation> {
         let limits = Limits { memory: self.limit, bound: self.bound };
         let all = self.explained.get_or_init(|| {
@@ -116,7 +116,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The units that expose most, at most so many.
+/// The most exposed units, up to a number.
 pub fn most_exposed<'s, 'a>(
     source: &ProgramSource,
     sections: &'s [Section<'a>],
@@ -228,7 +228,7 @@ impl ShownModule<'_> {
         format!("\n{}{more}", table.render(style))
     }
 
-    /// The unit that was requested, or the worst, at most so many.
+    /// The requested unit, or the most exposed ones, up to a number.
     pub fn picked(&self, name: Option<&str>, most: usize) -> Result<Vec<&Section<'_>>, Failed> {
         let ShownModule { source, sections, .. } = *self;
         if let Some(name) = name {
@@ -348,7 +348,7 @@ pub fn step_line(step: Change<Nanos>, bound: Bound) -> String {
     format!("{before} -> {after} ({saved:.1}% saved), {}", against_bound(after, bound))
 }
 
-/// How long compute waits for the host, if it does.
+/// How long compute waits for the host, if at all.
 pub fn host_line(simulation: &Simulation) -> Option<(&'static str, String)> {
     let waiting = waiting_for_host(simulation);
     (waiting > Nanos::ZERO).then(|| ("host", format!("compute waits {waiting} for it")))

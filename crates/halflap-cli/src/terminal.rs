@@ -37,7 +37,7 @@ fn wants_colour() -> bool {
     !asked_not_to && !is_dumb()
 }
 
-/// Whether the terminal can do nothing but append.
+/// Whether the terminal can only append.
 pub fn is_dumb() -> bool {
     env::var_os("TERM").is_none_or(|term| term == "dumb")
 }

@@ -52,7 +52,7 @@ fn is_graph(bytes: &[u8]) -> bool {
     })
 }
 
-/// Proves that a changed graph computes what the old one did. Run times say nothing about that.
+/// Proves that a changed graph computes what the old one did. Run times do not matter for that.
 fn prove_change(before: Graph, after: Graph) -> Result<String, Failed> {
     let [before, after] = [before, after].map(|graph| graph.with_given(|_| Nanos::ZERO));
     let origin = Origin::by_names(&before, &after);

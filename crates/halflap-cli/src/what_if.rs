@@ -1,4 +1,4 @@
-//! `halflap what-if`: what more memory or a faster network would buy.
+//! `halflap what-if`: what more memory or a faster network would gain.
 
 use halflap::evaluate::{Evaluation, Setup};
 use halflap::explain::{Limits, explain};
@@ -41,19 +41,19 @@ struct Optimum {
     peak: Bytes,
 }
 
-/// The limits that are tried where none are named, as multiples of the input order's peak.
+/// The default limits, as multiples of the input order's peak.
 const GRID: [f64; 8] = [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0];
 
-/// Steps that differ by less, as a part of the longer one, are as good as equal.
+/// Steps that differ by less, relative to the longer one, count as equal.
 const ALIKE: f64 = 0.01;
 
-/// What holds for every point.
+/// What all points share.
 struct SweepRules {
     /// The edges that orders keep.
     edges: Edges,
     /// How much work is done.
     effort: EffortArg,
-    /// An order that is known before.
+    /// An order known beforehand.
     known: Option<Order>,
 }
 
@@ -255,8 +255,8 @@ fn sweep(
     Ok(points)
 }
 
-/// The points that tell something: those within which an order was found, up to the first limit at
-/// which no bandwidth gains from more. The input order's own limit stays.
+/// The informative points: those for which an order was found, up to the first limit beyond which
+/// no bandwidth gains. The input order's own limit stays.
 fn telling(points: Vec<SweepPoint>) -> Vec<SweepPoint> {
     let step = |point: &SweepPoint| point.found.as_ref().ok().map(|found| found.step_time.0);
     let gains = |point: &SweepPoint| {
@@ -270,7 +270,7 @@ fn telling(points: Vec<SweepPoint>) -> Vec<SweepPoint> {
     let mut limits: Vec<Bytes> = points.iter().map(|point| point.limit).collect();
     limits.sort_unstable();
     limits.dedup();
-    // One beyond the last that gains: that is where it ends.
+    // One beyond the last that gains, to show where the gains end.
     let after = |last| limits.iter().copied().find(|&limit| limit > last);
     let most = last.map_or(limits.first().copied(), after);
     let own = GRID.iter().position(|&times| times == 1.0).and_then(|at| limits.get(at).copied());
@@ -298,7 +298,7 @@ fn curve(points: &[SweepPoint]) -> page::Curve {
     }
 }
 
-/// Optimizes one point; gives the order, too, if there is one.
+/// Optimizes one point; returns the order, too, if there is one.
 fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Failed> {
     match optimize(task) {
         Ok(found) => {

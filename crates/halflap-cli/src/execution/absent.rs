@@ -7,7 +7,7 @@ use crate::exit::Failed;
 use crate::runtime::ABSENT;
 use crate::source::ModuleSource;
 
-/// Only `debug` asks for the name that we were called by.
+/// Only `debug` uses the name under which we were started.
 pub fn remember_name(_: Option<&OsString>) {}
 
 pub fn plan(_: &args::Plan) -> Result<(), Failed> {

@@ -13,7 +13,7 @@ use crate::exit::Failed;
 use crate::files;
 use crate::terminal;
 
-/// How many are shown.
+/// How many differences are shown.
 const MOST: usize = 8;
 
 pub fn run(args: &args::Diff) -> Result<(), Failed> {
@@ -110,14 +110,14 @@ impl ArrayGap {
 struct RunDiff {
     arrays: usize,
     ranks: usize,
-    /// In the first run's sequence.
+    /// In the order of the first run.
     differ: Vec<ArrayPair>,
     /// The first launch whose outputs differ although its inputs agree.
     origin: Option<ArrayPair>,
     only: [Vec<String>; 2],
 }
 
-/// The launches of a run, and the sequence that they are in.
+/// The launches of a run, and their order.
 fn launches(ranks: &[RankValues]) -> (BTreeMap<LaunchKey, SavedLaunch<'_>>, Vec<LaunchKey>) {
     let mut launches: BTreeMap<LaunchKey, SavedLaunch<'_>> = BTreeMap::new();
     let mut sequence: Vec<(u64, usize, LaunchKey)> = Vec::new();
@@ -213,7 +213,7 @@ fn words(key: &LaunchKey, ranks: &[RankValues]) -> String {
     words
 }
 
-/// The tolerances that were asked for; those of the type, where there is none.
+/// The requested tolerances, or else the type's.
 #[derive(Clone, Copy, Default)]
 struct Tolerances {
     rtol: Option<f64>,
@@ -336,7 +336,7 @@ impl RunDiff {
         text
     }
 
-    /// The one that the verdict names.
+    /// The difference that the verdict names.
     fn first(&self) -> Option<&ArrayPair> {
         self.origin.as_ref().or(self.differ.first())
     }

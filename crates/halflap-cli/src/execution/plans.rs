@@ -111,7 +111,7 @@ impl ModuleSource {
         }))
     }
 
-    /// Orders as files have them (docs/formats.md).
+    /// Orders as in files (docs/formats.md).
     pub fn written(&self, orders: &UnitOrders) -> Value {
         let computation = |(id, unit): (UnitId, &LoweredUnit)| {
             let graph = &unit.lowered.graph;
@@ -167,7 +167,7 @@ fn found<T>(all: &[Decided<T>]) -> Result<UnitOrders, Failed> {
 }
 
 impl UnitOrders {
-    /// Whether all orders are those of another.
+    /// Whether all orders equal those of another.
     pub fn is_same(&self, other: &UnitOrders) -> bool {
         self.to_bytes() == other.to_bytes()
     }

@@ -105,7 +105,7 @@ struct Rule {
     is_exact: bool,
 }
 
-/// The largest difference as a part of the array's largest number, if all are within the tolerance.
+/// The largest difference relative to the array's largest number, if all are within the tolerance.
 fn compared(
     before: &[Vec<Tensor>],
     after: &[Vec<Tensor>],
@@ -136,13 +136,13 @@ fn compared(
     Ok(worst)
 }
 
-/// What another order of sums may change, as a part of an array's largest number.
+/// The tolerance for another order of summation, relative to an array's largest number.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 | DType::C128 => 1e-12,
         DType::F32 | DType::C64 => 1e-5,
         DType::Bf16 | DType::F16 => 2e-2,
-        // Integers, and types so short that no tolerance says anything.
+        // Integers, and types too short for any meaningful tolerance.
         _ => 0.0,
     }
 }

@@ -1,5 +1,5 @@
 //! Which gathers are kept instead of being repeated: as many as fit into a part of the memory that
-//! the module's own orders leave free, those first that save the most for it.
+//! the module's own orders leave free, starting with those that save the most for it.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ struct RepeatedGather {
     /// Where the first of them is.
     at: usize,
     size: Bytes,
-    /// The places in the order where it would be alive and is not now.
+    /// The places in the order where it would be alive but is not now.
     gaps: Vec<std::ops::Range<usize>>,
     /// Time of gathers saved for each byte and operation that it is alive for.
     worth: f64,
@@ -75,7 +75,7 @@ pub fn sets(
         if !set.is_empty() && sets.last() != Some(&set) {
             sets.push(set);
         }
-        // Memory is enough for all: fewer are not worth another search.
+        // There is enough memory for all: fewer are not worth another search.
         if is_all {
             break;
         }
@@ -89,7 +89,7 @@ fn levels(unit: &Decided<()>) -> Vec<Bytes> {
     unit.result.order.as_slice().iter().map(|&op| levels[op].post_alloc).collect()
 }
 
-/// RepeatedGather gathers, those first that are worth the most.
+/// Repeated gathers, most valuable first.
 fn ranked(recipes: Vec<Recipe>, hlo: &Hlo, own: &[Decided<()>]) -> Vec<RepeatedGather> {
     let mut all = Vec::new();
     // Looked up only.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// Why a command does not work.
 pub const ABSENT: &str = "built without the runtime; install with default features";
 
-/// There is nothing to inject a fault into.
+/// Without the runtime, no fault can be injected.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {}
 
@@ -17,7 +17,7 @@ impl FromStr for Fault {
     }
 }
 
-/// There is nothing to be sent over a link.
+/// Without the runtime, no link is emulated.
 #[derive(Clone, Copy, Debug)]
 pub enum EmulatedLink {}
 
@@ -29,7 +29,7 @@ impl FromStr for EmulatedLink {
     }
 }
 
-/// Ctrl-C ends the process at once: only the runtime may have the unsafe code of a handler.
+/// Ctrl-C ends the process at once: only the runtime may contain the unsafe code of a handler.
 pub mod interrupt {
     pub struct Listening;
 

@@ -57,7 +57,7 @@ impl Subject {
         Subject::read_for(input, args, Readers { chain, ranks: None })
     }
 
-    /// Reads a program to be run on so many ranks.
+    /// Reads a program to be run on this many ranks.
     pub fn read_on(
         input: &Input,
         args: &MachineArgs,
@@ -66,7 +66,7 @@ impl Subject {
         Subject::read_for(input, args, Readers { chain: None, ranks })
     }
 
-    /// Refuses a computation that is not there, before anything is searched.
+    /// Rejects an unknown computation before any search.
     pub fn check(&self, which: &WhichArgs) -> Result<(), Failed> {
         let Some(name) = which.computation.as_deref() else { return Ok(()) };
         let wanted = name.trim_start_matches('%');
@@ -143,7 +143,7 @@ struct Readers {
     ranks: Option<RankCount>,
 }
 
-/// How many ranks there are to be.
+/// The requested number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum RankCount {
     /// As many as were asked for.
@@ -168,7 +168,7 @@ fn read_module(
     Ok((workload, Hlo { module, units }))
 }
 
-/// A module for so many ranks, if that is what it is for, or if it does not say.
+/// A module for this many ranks, if it is partitioned for them or does not say.
 pub fn on_ranks(module: Module, ranks: RankCount) -> Result<Module, String> {
     let own = module.devices().count() as usize;
     let (RankCount::Asked(count) | RankCount::Started(count)) = ranks;
@@ -222,8 +222,7 @@ fn assume_device(costs: &mut Costs, module: &Module) -> Result<Option<&'static s
     Ok(Some(name))
 }
 
-/// A profile must have a name of one of the module's instructions: else it belongs to another
-/// module.
+/// A profile must name at least one of the module's instructions, or it belongs to another module.
 fn check_profile(module: &Module, costs: &Costs, input: Option<&Input>) -> Result<(), Failed> {
     let (Some(profile), Some(input)) = (&costs.profile, input) else { return Ok(()) };
     let is_known = |name: &&str| module.has_instruction(name.trim_start_matches('%'));
@@ -331,7 +330,7 @@ impl ProgramSource {
         most.ok_or_else(|| Failed::OurBug("a program without units was read".to_owned()))
     }
 
-    /// Names what there is.
+    /// Lists what exists.
     pub fn unknown_computation(&self, name: &str) -> Failed {
         let units = self.workload.units.as_slice().iter().rev();
         let known: Vec<&str> = units

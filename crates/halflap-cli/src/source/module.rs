@@ -17,7 +17,7 @@ pub struct ModuleSource {
 }
 
 impl ModuleSource {
-    /// Reads a module, to be run on so many ranks. Only modules say what their operations compute.
+    /// Reads a module to be run on this many ranks. Only modules say what their operations compute.
     pub fn read(
         input: &Input,
         args: &MachineArgs,

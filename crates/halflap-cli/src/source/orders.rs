@@ -59,8 +59,7 @@ impl<'a> Orders<'a> {
             .find(|name| source.workload.find(name).is_none())
     }
 
-    /// The order of a unit: the file's, which must be one that can run and keeps `edges`, or its
-    /// own.
+    /// The order of a unit: the file's, which must be valid and keep `edges`, or its own.
     pub fn order(
         &self,
         source: &ProgramSource,

@@ -157,7 +157,7 @@ pub(super) fn pack(members: &[(String, Vec<u8>)]) -> Vec<u8> {
         extra(&mut directory, &[sizes[0], sizes[1], place]);
     }
     if members.is_empty() {
-        // numpy does not accept an archive with more than this.
+        // numpy does not accept an empty archive with more than this.
         return [&END[..], &[0; 18]].concat();
     }
     end(&mut archive, &directory, members.len() as u64);

@@ -1,5 +1,5 @@
-//! Children: a command under a variation of its environment, with its output in files, a limit of
-//! time and one of size. However a child ends is an answer, not a failure.
+//! Children: a command under a variation of its environment, with its output in files, limits on
+//! time and on the output's size. However a child ends, that is a result, not a failure.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -78,7 +78,7 @@ pub fn signal_name(number: i32) -> String {
 pub struct ChildTask<'a> {
     pub command: &'a [OsString],
     pub variables: Vec<(&'static str, OsString)>,
-    /// Whether our own settings in the environment, which are meant for us, are kept from it.
+    /// Whether our own settings in the environment are hidden from it.
     pub is_ours: bool,
     /// Output goes to out.txt and err.txt here.
     pub folder: PathBuf,
@@ -96,13 +96,13 @@ impl ChildTask<'_> {
         self.folder.join("err.txt")
     }
 
-    /// Runs it. While it runs, `is_enough` may say that nothing more is needed of it.
+    /// Runs it. While it runs, `is_enough` may end it early.
     pub fn run(&self, is_enough: &mut dyn FnMut(&Path) -> bool) -> Result<End, Failed> {
         let cannot = |path: &Path, error: io::Error| {
             Failed::in_file(&path.display().to_string(), format!("cannot be written: {error}"))
         };
         fs::create_dir_all(&self.folder).map_err(|error| cannot(&self.folder, error))?;
-        // Several processes write to the end, not over each other.
+        // Several processes append, so that they do not overwrite each other.
         let append = |path: PathBuf| {
             let file = OpenOptions::new().create(true).append(true).open(&path);
             file.map_err(|error| cannot(&path, error))
@@ -159,7 +159,7 @@ impl ChildTask<'_> {
                 pass_on(&self.err(), &mut passed[1]);
             }
             if let Some(status) = status {
-                // Processes that it left behind are not needed any more.
+                // Processes that it left behind are ended.
                 group.end(Ending::Kill);
                 return Ok(End::of(status));
             }
@@ -168,7 +168,7 @@ impl ChildTask<'_> {
                 return self.finish(group, End::Code(0));
             }
             if began.elapsed() > self.timeout {
-                // Python says where it is when it is aborted.
+                // Python prints its stack when it is aborted.
                 group.end(Ending::Abort);
                 return self.finish(group, End::TimedOut);
             }

@@ -1,4 +1,4 @@
-//! `halflap debug`: the guide that walks itself.
+//! `halflap debug`: walks the debugging guide automatically.
 
 mod child;
 mod module;
@@ -51,7 +51,7 @@ fn words(command: &[OsString]) -> String {
     command.iter().map(|word| files::quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// Says what was found: code 1, as for every check that fails.
+/// Reports what was found: exit code 1, as for every failed check.
 fn finish(args: &args::Debug, report: &Report) -> Result<(), Failed> {
     let text = || format!("{:#}\n", report.json());
     let shown = files::put_asked(args.output.as_deref(), args.json, text)?;
@@ -64,10 +64,10 @@ fn finish(args: &args::Debug, report: &Report) -> Result<(), Failed> {
     }
 }
 
-/// The name that we were called by.
+/// The name under which we were started.
 static NAME: OnceLock<OsString> = OnceLock::new();
 
-/// Remembers the name that we were called by: in a library, that is the command.
+/// Records the name under which we were started; for a library, the command's.
 pub fn remember_name(name: Option<&OsString>) {
     if let Some(name) = name {
         // A second call comes from the same command.
@@ -75,7 +75,7 @@ pub fn remember_name(name: Option<&OsString>) {
     }
 }
 
-/// The command that we are.
+/// Our own command.
 fn own_executable() -> Result<PathBuf, Failed> {
     let process = std::env::current_exe().ok();
     let is_ours = |path: &PathBuf| {

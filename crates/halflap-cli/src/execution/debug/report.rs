@@ -48,15 +48,15 @@ impl Kind {
     }
 }
 
-/// An array that a kernel took or gave.
+/// An input or output of a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArrayFacts {
     pub buffer: String,
-    /// The operand or result, where it has a name of its own.
+    /// The operand or result, if it has its own name.
     pub operand: Option<String>,
     /// Its type and shape.
     pub kind: String,
-    /// Least, most, mean and the like.
+    /// Minimum, maximum, mean and so on.
     pub facts: Vec<(String, String)>,
 }
 
@@ -81,22 +81,22 @@ pub struct Diagnosis {
     pub kind: Kind,
     /// In a sentence.
     pub what: String,
-    /// The first kernel or collective that does what it should not.
+    /// The first kernel or collective that misbehaves.
     pub kernel: Option<String>,
-    /// The buffer that is at fault, or that has it first.
+    /// The buffer at fault, or the first to show it.
     pub buffer: Option<String>,
     pub rank: Option<usize>,
     /// The computation, and the step of its plan.
     pub step: Option<(String, usize)>,
-    /// How often each loop around was run before, the outermost first.
+    /// The iteration of each enclosing loop, outermost first.
     pub iteration: Vec<u32>,
     /// Where in the user's program.
     pub source: Vec<String>,
-    /// What a rank that diverges comes to instead.
+    /// What a diverging rank reached instead.
     pub stray: Option<StrayCollective>,
     pub went_in: Vec<ArrayFacts>,
     pub came_out: Vec<ArrayFacts>,
-    /// The command that shows it again.
+    /// The command that reproduces it.
     pub reproduce: Option<String>,
     /// Whether it does, if that was tried.
     pub shown: Option<Reproduced>,
@@ -146,17 +146,17 @@ impl StrayCollective {
     }
 }
 
-/// Whether a command shows a fault again.
+/// Whether a command reproduces a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reproduced {
     Yes,
-    /// Yes, which the kernel alone does not.
+    /// Yes, but the kernel alone does not.
     OnlyWhole,
     /// Yes; what the kernel alone would need was not saved.
     NotSaved,
     /// Every run gives different values; a single one shows nothing.
     Chance,
-    /// The run only says so.
+    /// The run only warns.
     Said,
     /// Two runs must be compared to see it.
     Compared,
@@ -218,7 +218,7 @@ impl Default for Since {
 pub struct Report {
     pub finding: Option<Diagnosis>,
     pub stages: Vec<DebugStage>,
-    /// What could not be checked, and why; and what may be meant.
+    /// What could not be checked, and why; and what may be intended.
     pub notes: Vec<String>,
     /// Whether results have NaN or infinities although nothing is at fault.
     pub is_not_finite: bool,
@@ -239,7 +239,7 @@ impl Report {
         self.stages.push(DebugStage { name, result: result.into(), seconds });
     }
 
-    /// What came of it, in a few words.
+    /// The outcome, in a few words.
     pub fn verdict(&self) -> String {
         match &self.finding {
             Some(finding) => finding.what.clone(),
@@ -250,7 +250,7 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// As text.
     pub fn render(&self, style: &Style) -> String {
         let mut lines = Vec::new();
         match &self.finding {
@@ -265,7 +265,7 @@ impl Report {
         lines.iter().map(|(label, value)| labelled(label, value, style)).collect()
     }
 
-    /// For machines.
+    /// As JSON.
     pub fn json(&self) -> Json {
         let stages = self.stages.iter().map(
             |stage| json!({ "name": stage.name, "result": stage.result, "seconds": stage.seconds }),
@@ -302,7 +302,7 @@ fn finding_lines(finding: &Diagnosis, lines: &mut Vec<(&'static str, String)>) {
     lines.extend(finding.shown.as_ref().map(|shown| ("shows it", shown.words().to_owned())));
 }
 
-/// A text that is shown whole, however long it is.
+/// A text that is never truncated.
 fn whole(text: &str) -> String {
     printable_end(text, usize::MAX - 1)
 }

@@ -49,7 +49,7 @@ fn transfer(graph: &Graph, label: &Label, span: &Ran) -> Option<MeasuredSpan> {
     Some(MeasuredSpan { op, start, end: span.end.max(start) })
 }
 
-/// The collective that a label names: itself, or, where it is one instruction, its wait.
+/// The collective that a label names: itself or, if it is a single instruction, its wait.
 fn collective(graph: &Graph, label: &Label) -> Option<OpId> {
     let op = graph.find(&label.name)?;
     Some(graph.waits_for(op).last().copied().unwrap_or(op))

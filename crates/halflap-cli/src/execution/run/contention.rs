@@ -1,4 +1,4 @@
-//! How much compute and communication slow each other, from two runs of a module.
+//! How much compute and communication slow each other down, from two runs of a module.
 //!
 //! The first gives the time of each task alone. In the second some tasks overlap. A task that is
 //! slowed by `factor` does `time / factor` of its work in a `time` of overlap, so that it takes
@@ -48,7 +48,7 @@ impl Contention {
     }
 }
 
-/// Something that ran, and what it takes alone.
+/// Something that ran, and how long it takes alone.
 #[derive(Clone, Copy)]
 struct TimedRun {
     start: f64,
@@ -57,7 +57,7 @@ struct TimedRun {
 }
 
 impl TimedRun {
-    /// `None` for what the other run had no time for.
+    /// `None` if the other run did not measure it.
     fn of(span: &RunSpan, label: &Label, alone: &BTreeMap<String, Nanos>) -> Option<TimedRun> {
         let names: Vec<&String> = match label.shares.is_empty() {
             true => vec![&label.name],

@@ -40,7 +40,7 @@ pub(super) fn checks(args: &args::Run) -> Checks {
     }
 }
 
-/// Writes down what made the NaN and infinities of results, if that was asked for.
+/// Writes the origins of the results' NaN and infinities, if requested.
 pub(super) fn put_origins(args: &args::Run, checks: &Checks) -> Result<(), Failed> {
     match (&args.debug.nan_origins, &checks.origins) {
         (Some(path), Some(origins)) => {
@@ -50,7 +50,7 @@ pub(super) fn put_origins(args: &args::Run, checks: &Checks) -> Result<(), Faile
     }
 }
 
-/// From here on a kernel that brings the process down is named.
+/// From here on, a kernel that crashes the process is named.
 pub(super) fn catch_faults(args: &args::Run) -> Result<(), Failed> {
     halflap_run::check::catch_faults(
         args.debug.fault_report.as_deref().map(open_report).transpose()?,
@@ -58,7 +58,7 @@ pub(super) fn catch_faults(args: &args::Run) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Ranks that are processes write to the same file, each line in one go.
+/// Ranks that are processes write to the same file, each line in a single write.
 fn open_report(path: &str) -> Result<File, Failed> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map_err(|error| Failed::in_file(path, format!("cannot be written: {error}")))
@@ -70,7 +70,7 @@ pub(super) fn reported(args: &args::Run, failure: Failure) -> Failed {
     failed(failure)
 }
 
-/// The same for a process that left without a word.
+/// The same for a process that ended silently.
 pub(super) fn departed(args: &args::Run, departure: &Departure) -> Failed {
     note(args, &departure.to_json());
     eprintln!("error: {departure}");
@@ -122,7 +122,7 @@ fn values(debug: &args::DebugArgs) -> Option<ValueOptions> {
     Some(ValueOptions { level, filter, folder: PathBuf::from(&debug.values_dir) })
 }
 
-/// Only custom calls can write outside of their arrays, so canary bytes are for them.
+/// Only custom calls can write outside their arrays, so only they need canary bytes.
 fn memory(args: &args::Run) -> MemorySource {
     match (args.debug.no_memory_caching, args.debug.canaries) {
         (Against::End, _) => MemorySource::Guarded(Side::End),

@@ -60,7 +60,7 @@ pub(super) fn ran(finished: &Finished<'_>, rank: usize) -> Ran {
     Ran { name: format!("rank {rank}"), step_time, lanes: lanes.map(lane).collect() }
 }
 
-/// The slices of a lane: what overlaps begins where the one before it ends.
+/// The slices of a lane: an overlapping slice starts where the previous one ends.
 fn one_by_one<'a>(spans: impl Iterator<Item = &'a RunSpan>, program: &Prepared) -> Vec<RanSlice> {
     let mut slices: Vec<RanSlice> = Vec::new();
     for span in spans {

@@ -55,7 +55,7 @@ impl Inputs {
         self.each(program, rank)?.into_iter().map(|array| array.map_err(problem)).collect()
     }
 
-    /// All that is wrong with what some ranks get.
+    /// All problems with the inputs of some ranks.
     pub(super) fn check(&self, program: &Prepared, ranks: Range<usize>) -> Result<(), Failed> {
         let mut problems: Vec<String> =
             self.check_names(program).err().iter().map(Failed::problem).collect();
@@ -183,7 +183,7 @@ fn in_small_type(array: Tensor, kind: &ArrayType) -> Tensor {
     small
 }
 
-/// Why an array does not fit the module; nothing, if it does.
+/// Why an array does not match the module; `None` if it does.
 fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     let sorted = |dims: &[usize]| {
         let mut dims = dims.to_vec();
@@ -203,7 +203,7 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     })
 }
 
-/// As many ranks can be threads of one process: each has several, and systems have limits.
+/// The maximum number of ranks in one process: each has several threads, and systems have limits.
 const MOST_RANKS: u64 = 4096;
 
 /// More ranks than can be threads of one process.
@@ -238,7 +238,7 @@ pub(crate) fn check_memory(program: &Prepared, module: &str) -> Result<(), Faile
 }
 
 /// Generated inputs of a rank. With seed 0 they are the same on all ranks; with others, floats
-/// differ from rank to rank. Integers decide where ranks go, so they never do.
+/// differ from rank to rank. Integers decide control flow, so they never differ.
 pub(crate) fn made_for(program: &Prepared, seed: u64, rank: usize) -> Vec<Tensor> {
     let each = |(number, kind): (usize, &ArrayType)| {
         let is_float = matches!(
@@ -272,7 +272,7 @@ fn made(kind: &ArrayType, seed: u64) -> Tensor {
             }
             // The upper half of an f32 is a bf16.
             DType::Bf16 => element.copy_from_slice(&unit.to_le_bytes()[2..]),
-            // An exponent of -2, by chance a sign, and seven of ten digits: from 0.25 to 0.5.
+            // An exponent of -2, a random sign, and seven of ten mantissa bits: from 0.25 to 0.5.
             DType::F16 => {
                 element.copy_from_slice(&(0x3400u16 | (number as u16 & 0x83ff)).to_le_bytes())
             }
@@ -285,7 +285,7 @@ fn made(kind: &ArrayType, seed: u64) -> Tensor {
     array
 }
 
-/// Writes what every rank gave.
+/// Writes the outputs of every rank.
 pub(super) fn write(to: &Output, outcome: &Outcome) -> Result<(), Failed> {
     let mut arrays = Vec::new();
     for (rank, of) in outcome.ranks.iter().enumerate() {

@@ -26,8 +26,8 @@ pub(super) fn step_times(outcome: &Outcome) -> Vec<f64> {
     counted(&(0..steps).map(slowest).collect::<Vec<_>>()).to_vec()
 }
 
-/// The step that stands for all others, and its slowest rank: summaries, files and pictures are of
-/// this one, so that they agree.
+/// The step that represents all others, and its slowest rank: summaries, files and pictures all
+/// show this one, so that they agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Typical {
     /// How many steps came after it.
@@ -37,7 +37,7 @@ pub(super) struct Typical {
 }
 
 impl Typical {
-    /// The step with the median time or, where its records were not kept, the nearest to it.
+    /// The step with the median time or, if its records were not kept, the nearest to it.
     pub(super) fn of(outcome: &Outcome) -> Typical {
         let times = step_times(outcome);
         let middle = median(times.clone());
@@ -57,7 +57,7 @@ impl Typical {
         rank.steps.iter().rev().nth(self.after).copied().unwrap_or(Nanos::ZERO)
     }
 
-    /// What ran in it on a rank, and when compute stood still.
+    /// What ran in it on a rank, and when compute stalled.
     pub(super) fn spans(self, program: &Prepared, rank: &RankOutcome) -> Vec<RunSpan> {
         let spans = rank.spans.iter().rev().nth(self.after);
         with_stalls(program, spans.map_or(&[][..], Vec::as_slice))

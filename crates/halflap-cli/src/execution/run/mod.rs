@@ -66,8 +66,8 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     }
 }
 
-/// Custom calls may end the process as they like, so another one stays to say so. What a program
-/// asks for is in the memory of this one.
+/// A custom call may end the process in any way, so a parent process stays to report it. Requests
+/// from a program run in this process, because they are in its memory.
 fn watched(args: &args::Run) -> Result<(), Failed> {
     if args.custom_calls.is_empty() || ask::is_called() {
         return threads(args);
@@ -84,7 +84,7 @@ fn watched(args: &args::Run) -> Result<(), Failed> {
     }
 }
 
-/// Processes of one mpirun that all run all ranks would write over each other's files.
+/// If every process of an mpirun ran all ranks, they would overwrite each other's files.
 fn refuse_copies() -> Result<(), Failed> {
     let started =
         ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].into_iter().find_map(|name| std::env::var(name).ok());
@@ -125,7 +125,7 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     done
 }
 
-/// The same where the order is known in the end.
+/// The same; returns the order, too.
 fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let order = args.order_out.get_or_insert_with(|| artifacts.file("order.json")).clone();
     artifacts.stage("run", || run(args))?;
@@ -179,8 +179,7 @@ struct RunJob<'a> {
 }
 
 impl<'a> RunJob<'a> {
-    /// Reads what is to be run. The number of processes counts where nothing else says how many
-    /// ranks there are.
+    /// Reads what to run. The number of processes counts if nothing else gives the number of ranks.
     fn read(args: &'a args::Run, processes: Option<usize>) -> Result<RunJob<'a>, Failed> {
         check_arguments(args)?;
         debug::catch_faults(args)?;
@@ -290,8 +289,8 @@ fn run_steps<R: Ranks>(
     outcome
 }
 
-/// Runs both orders. Ours is found with the times that were measured in the module's own, which the
-/// first process has; it finds it for all.
+/// Runs both orders. Ours is found with the times measured in the module's own order, by the first
+/// process, which has them, for all.
 fn compare<R: Ranks>(job: &mut RunJob<'_>, ranks: &R) -> Result<(), Failed> {
     let own = ranks.found(job, Which::Input)?;
     let program = ranks.prepare(job, &own)?;
@@ -321,7 +320,7 @@ fn finish_compared(job: &mut RunJob<'_>, runs: &[Finished<'_>; 2]) -> Result<(),
     finish(job, &runs[1], &Others { compared, ..Others::default() })
 }
 
-/// The median of what everything took.
+/// The median of all times.
 fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
     let times = measure::profile(&[(program, outcome)]);
     let text = serde_json::Value::Object(

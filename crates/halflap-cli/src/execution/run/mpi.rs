@@ -24,7 +24,8 @@ pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
     }
     let world = World::start().map_err(|failure| Failed::BadInput(failure.to_string()))?;
     let done = on(&world, args).map_err(|failed| {
-        // Said before the end: mpirun ends all as soon as the first rank has ended with an error.
+        // Printed before exiting: mpirun ends all ranks as soon as the first one exits with an
+        // error.
         let code = failed.code();
         failed.report();
         Failed::ToldElsewhere(code)

@@ -1,4 +1,4 @@
-//! `halflap run --only KERNEL`: one kernel or collective on what it took in another run.
+//! `halflap run --only KERNEL`: one kernel or collective on its inputs from another run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::exit::Failed;
 use crate::files;
 use crate::place::Input;
 
-/// A kernel, and the iteration of each loop around it whose values are taken; the last, if none is
+/// A kernel, and the iteration of each enclosing loop whose values to take; the last if none is
 /// given.
 struct Launch<'a> {
     kernel: &'a str,

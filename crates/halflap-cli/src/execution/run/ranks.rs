@@ -26,8 +26,8 @@ pub(super) struct Turn<'a> {
     pub(super) show: &'a dyn Fn(usize) -> ControlFlow<()>,
 }
 
-/// All ranks of a module. Every process calls the same functions in the same sequence, and where
-/// one fails, all do.
+/// All ranks of a module. Every process calls the same functions in the same order, and if one
+/// fails, all do.
 pub(super) trait Ranks {
     /// Orders, the same for all ranks.
     fn found(&self, job: &RunJob<'_>, which: Which<'_>) -> Result<UnitOrders, Failed>;
@@ -35,7 +35,7 @@ pub(super) trait Ranks {
     fn prepare(&self, job: &RunJob<'_>, orders: &UnitOrders) -> Result<Arc<Prepared>, Failed>;
     /// What each rank of this process gets.
     fn inputs(&self, job: &RunJob<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed>;
-    /// Runs a program. Of several processes the first alone gets the outcome.
+    /// Runs a program. Of several processes only the first gets the outcome.
     fn run(
         &self,
         job: &RunJob<'_>,

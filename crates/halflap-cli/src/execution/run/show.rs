@@ -167,7 +167,7 @@ pub(super) struct BothOrders {
     measured: [f64; 2],
     simulated: [f64; 2],
     exposed: [Nanos; 2],
-    /// How much compute and communication slow each other in our order.
+    /// How much compute and communication slow each other down in our order.
     contention: Contention,
     steps: usize,
 }

@@ -1,17 +1,17 @@
-//! When compute stood still for collectives.
+//! When compute stalled for collectives.
 //!
-//! The compute stream notes a wait when it comes to it. Where the issuing thread itself has waited
-//! before (`--launch-blocking`, a condition that depends on data) or was late, that is too late:
-//! compute has stood still since its last kernel. So a wait begins as soon as compute has nothing
-//! else to do and its collective was reached, and a collective that ran while compute did nothing
-//! at all is waited for, too.
+//! The compute stream records a wait when it reaches it. If the issuing thread itself has waited
+//! before (`--launch-blocking`, a data-dependent condition) or was late, that is too late: compute
+//! has been stalled since its last kernel. So a wait begins as soon as compute has nothing else to
+//! do and its collective was reached, and a collective that ran while compute did nothing at all is
+//! waited for, too.
 
 use std::collections::BTreeMap;
 
 use halflap::units::Nanos;
 use halflap_run::exec::{LabelKind, Prepared, RunLane, RunSpan};
 
-/// The spans of a step, with all of the time in which compute stood still as waits.
+/// The spans of a step, with all stalls of compute as waits.
 pub(super) fn with_stalls(program: &Prepared, spans: &[RunSpan]) -> Vec<RunSpan> {
     let kind = |span: &RunSpan| program.labels[span.label as usize].kind;
     let name = |span: &RunSpan| program.labels[span.label as usize].name.as_str();

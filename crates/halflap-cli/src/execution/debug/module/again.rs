@@ -1,4 +1,4 @@
-//! The command that shows a fault again, and whether it does: it is tried.
+//! The command that reproduces a fault; it is tried, to see whether it does.
 
 use std::ffi::OsString;
 
@@ -23,9 +23,9 @@ pub struct Commands {
 pub struct Alone<'a> {
     /// Its name.
     pub kernel: &'a str,
-    /// Where buffers lie.
+    /// Where buffers are placed.
     pub memory: Memory,
-    /// Whose values it takes; those of all ranks where it is none.
+    /// The rank whose values it takes; `None` for all ranks.
     pub rank: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ fn typed(words: &[String]) -> String {
 }
 
 impl ModuleSession<'_> {
-    /// One kernel on the values that were saved of it: of one rank, or of all.
+    /// One kernel on its saved values, of one rank or of all.
     pub fn alone(&self, alone: &Alone<'_>, finding: &Diagnosis) -> CommandWords {
         let Alone { kernel, memory, rank } = *alone;
         let all = self.path("values");
@@ -124,7 +124,7 @@ fn shows(ran: &ModuleRun, kind: Option<&str>, finding: &Diagnosis) -> bool {
     let agree = |said: &serde_json::Value, known: Option<&str>| {
         said.as_str().zip(known).is_none_or(|(a, b)| a == b)
     };
-    // Whether ranks that diverge meet or wait for each other is chance.
+    // Whether diverging ranks meet or wait for each other depends on timing.
     let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
     let is_astray = |kind: Option<&str>| matches!(kind, Some("crash" | "out-of-bounds"));
     // Whether a far address belongs to a buffer is random.

@@ -62,7 +62,7 @@ pub fn debug(
         Walk { session, module, overrun: None, left: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
-        // Faults that are caught in different ways have the same form of it.
+        // Faults that are caught in different ways have the same fields.
         let source = finding.kernel.as_deref().map_or(Vec::new(), |kernel| walk.source(kernel));
         finding.source =
             if source.is_empty() { std::mem::take(&mut finding.source) } else { source };
@@ -74,7 +74,7 @@ pub fn debug(
     Ok(walk.session.report)
 }
 
-/// What to look at again, with values.
+/// What to run again, with values.
 struct CloserLook<'a> {
     kernel: &'a str,
     memory: Memory,
@@ -85,9 +85,10 @@ struct CloserLook<'a> {
 struct Walk<'a> {
     session: ModuleSession<'a>,
     module: Module,
-    /// An overrun with an unknown culprit: reported if no other stage finds it.
+    /// An overrun by an unknown kernel: reported if no other stage finds the culprit.
     overrun: Option<Json>,
-    /// What makes results infinite, or NaN that no kernel made: reported if nothing else is wrong.
+    /// The cause of infinite results, or of NaN that no kernel produced: reported if nothing else
+    /// is wrong.
     left: Option<(NonFiniteOrigin, String)>,
     /// The last stage, except those that only collect details.
     last: StageOptions,
@@ -97,10 +98,10 @@ struct Walk<'a> {
     kind: Option<String>,
 }
 
-/// A run that takes no longer can be repeated a few times without anybody's waiting for it.
+/// A run that takes no longer than this can be repeated a few times without a noticeable wait.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// Seeds that are the time of day change in this time.
+/// Seeds taken from the time of day change within this time.
 const SECOND: Duration = Duration::from_millis(1100);
 
 fn text<'j>(fault: &'j Json, name: &str) -> Option<&'j str> {
@@ -137,14 +138,14 @@ impl Walk<'_> {
         Ok(ran)
     }
 
-    /// The same, which also follows NaN and infinities to the results.
+    /// The same, also tracking NaN and infinities to the results.
     fn traced(&mut self, name: &'static str, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         let ran = self.session.trace(asked)?;
         self.note(name, asked, &ran);
         Ok(ran)
     }
 
-    /// Reports what a stage said.
+    /// Reports a stage's result.
     fn note(&mut self, name: &'static str, asked: &StageOptions, ran: &ModuleRun) {
         self.last = asked.clone();
         if let Some(fault) = ran.fault() {
@@ -207,7 +208,7 @@ impl Walk<'_> {
         Ok(finding)
     }
 
-    /// Notes on custom calls that leave memory allocated whenever they are called.
+    /// Notes on custom calls that leak memory at every call.
     fn leaks(&mut self) -> Result<(), Failed> {
         let args = &self.session.args.run;
         if args.custom_calls.is_empty() {
@@ -248,7 +249,7 @@ impl Walk<'_> {
         }
     }
 
-    /// NaN in results; infinities are remembered, and what may be meant is noted.
+    /// NaN in results; infinities are recorded for later, and what may be intended is noted.
     fn spoiled(&mut self, origins: &OriginsReport) -> Result<Option<Diagnosis>, Failed> {
         self.session.report.notes.extend(origins.clamped());
         if let Some(cause) =
@@ -318,7 +319,7 @@ impl Walk<'_> {
             let origins = ran.origins();
             let cause = origins.as_ref().and_then(OriginsReport::nan);
             return match (cause, &origins) {
-                // New memory is NaN, so that what was not written shows.
+                // New memory is NaN, so that unwritten memory shows.
                 (Some(cause), Some(origins)) if differs || !unguarded.end.is_good() => {
                     self.memory_first(&cause, &origins.spoiled("nan"), memory).map(Some)
                 }
@@ -367,7 +368,7 @@ impl Walk<'_> {
         self.caused(cause, memory, results)
     }
 
-    /// A kernel that touched what it must not, or ended the process.
+    /// A kernel that accessed invalid memory, or ended the process.
     fn memory_fault(&mut self, fault: &Json, memory: Memory) -> Result<Diagnosis, Failed> {
         let kind = match text(fault, "kind") {
             Some("out-of-bounds" | "overrun") => Kind::OutOfBounds,
@@ -437,15 +438,15 @@ impl Walk<'_> {
         let asked = StageOptions { stage: "values-run", memory, options };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
-        // If all ranks fail alike, another one may be first this time, and only its values are
-        // saved.
+        // If all ranks fail in the same way, another one may be first this time, and only its
+        // values are saved.
         let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
         if let Some(again) = &again {
             locate(finding, again);
         }
         let Ok(saved) = Saved::read(&folder) else { return Ok(again) };
-        // Who ends the process at once leaves some ranks no time to save what they take; any that
-        // did will do.
+        // A kernel that ends the process at once leaves some ranks no time to save its inputs; any
+        // rank that did is enough.
         let any = || saved.find(kernel, None).filter(|_| finding.kind == Kind::Crash);
         let exact = finding.rank.and_then(|rank| saved.at(kernel, rank, &finding.iteration));
         if let Some(place) = exact.or_else(|| saved.find(kernel, finding.rank)).or_else(any) {
@@ -462,7 +463,7 @@ impl Walk<'_> {
         self.alone = Some(self.session.alone(&Alone { kernel, memory, rank }, finding));
     }
 
-    /// A kernel that spoils results.
+    /// A kernel that corrupts results.
     fn caused(
         &mut self,
         cause: &NonFiniteOrigin,
@@ -648,7 +649,7 @@ impl Walk<'_> {
         Ok(Some(finding))
     }
 
-    /// A process that ended without saying why: the kernel that it was in.
+    /// A process that ended without an explanation: the kernel that it was in.
     fn unexplained(&mut self, plain: &ModuleRun) -> Result<Diagnosis, Failed> {
         let asked =
             StageOptions::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
@@ -702,7 +703,7 @@ impl Walk<'_> {
         Ok(self.launched_before(kernel, &|name| launched.contains(&name)))
     }
 
-    /// Who made what an instruction takes: the nearest that are launched.
+    /// The producers of an instruction's operands: the nearest ones that are launched.
     fn launched_before(&self, kernel: &str, is_launched: &dyn Fn(&str) -> bool) -> Vec<String> {
         let mut found = Vec::new();
         let mut open: Vec<InstrId> = self.instruction(kernel).into_iter().collect();
@@ -766,7 +767,7 @@ fn apart(fault: &Json) -> Option<Diagnosis> {
     Some(finding)
 }
 
-/// What a rank that diverges comes to instead of the others' collective.
+/// What a diverging rank reached instead of the others' collective.
 fn stray(json: &Json) -> Option<StrayCollective> {
     let differences =
         json["differences"].as_array()?.iter().filter_map(Json::as_str).map(str::to_owned);
@@ -794,7 +795,7 @@ fn lifetime(fault: &Json) -> Diagnosis {
     finding
 }
 
-/// A custom call that changes how its thread rounds.
+/// A custom call that changes its thread's rounding mode.
 fn rounds(launch: &Json) -> Diagnosis {
     let kernel = text(launch, "kernel").unwrap_or("");
     let what = format!(
@@ -823,7 +824,7 @@ fn locate(finding: &mut Diagnosis, fault: &Json) {
     }
 }
 
-/// A fault in words: its own, or those that its fields make.
+/// A fault in words: its own message, or one made from its fields.
 fn fault_words(fault: &Json) -> String {
     if let Some(message) = text(fault, "message") {
         return message.to_owned();

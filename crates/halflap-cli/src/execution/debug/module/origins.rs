@@ -1,4 +1,4 @@
-//! What a run says of the origins of its NaN and infinities (`halflap.origins/1`).
+//! A run's report on the origins of its NaN and infinities (`halflap.origins/1`).
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub struct OriginsReport {
 pub struct NonFiniteOrigin {
     /// Where it begins, as `halflap.origins/1` has it.
     pub origin: Json,
-    /// The kernel that makes NaN of an infinity that another one made.
+    /// The kernel that turns another kernel's infinity into NaN.
     pub victim: Option<String>,
     pub is_nan: bool,
     /// Further origins that reach results.

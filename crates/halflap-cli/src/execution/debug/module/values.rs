@@ -1,4 +1,4 @@
-//! Saved values of a run: what a launch took and gave, and which arrays changed unnoticed.
+//! Saved values of a run: inputs and outputs of launches, and arrays that changed unexpectedly.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,7 +107,7 @@ impl Saved {
     }
 }
 
-/// Whether an array is of the same run of a computation as the one that was saved before it.
+/// Whether an array is of the same run of a computation as the one saved before it.
 fn follows(entry: &Entry, before: &Entry) -> bool {
     let around = |entry: &Entry| (entry.run, entry.plan.clone(), entry.iteration.clone());
     let is_onward = entry.sequence == before.sequence || entry.step > before.step;

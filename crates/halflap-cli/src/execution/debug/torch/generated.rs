@@ -1,6 +1,5 @@
-//! The code that torch generated, as it is in its trace (TORCH_TRACE): the kernels of every graph
-//! in sequence, what each reads and writes, and where in the program it comes from
-//! (INDUCTOR_PROVENANCE).
+//! The code that torch generated, from its trace (TORCH_TRACE): the kernels of every graph in
+//! order, what each reads and writes, and where in the program it comes from (INDUCTOR_PROVENANCE).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,11 +16,11 @@ pub struct GeneratedCall {
     pub handle: String,
     /// The line of the generated code at which it starts.
     pub line: usize,
-    /// The operator that it is, where its name does not say so.
+    /// The operator, if it differs from the name.
     pub operator: Option<String>,
     pub reads: BTreeSet<String>,
     pub writes: BTreeSet<String>,
-    /// Lines of the program, the first of which it is made for.
+    /// Lines of the program that it comes from, the main one first.
     pub source: Vec<String>,
 }
 
@@ -59,7 +58,7 @@ pub struct GeneratedGraph {
     pub calls: Vec<GeneratedCall>,
     /// Where its code is.
     pub file: String,
-    /// Whether Inductor follows the lifetimes of its buffers.
+    /// Whether Inductor tracks the lifetimes of its buffers.
     pub is_tracked: bool,
 }
 
@@ -119,7 +118,7 @@ fn in_trace(text: &str) -> Vec<GeneratedGraph> {
     graphs
 }
 
-/// Gives every call the innermost lines of the program that it is made of.
+/// Assigns every call the innermost lines of the program that it comes from.
 fn add_sources(graph: &mut GeneratedGraph, stacks: &BTreeMap<String, Vec<String>>) {
     for call in &mut graph.calls {
         let Some(of) = stacks.get(&call.handle) else { continue };
@@ -172,7 +171,7 @@ fn add_line(call: &mut GeneratedCall, line: &str) {
         call.operator = rest.split_once('"').map(|(name, _)| name.to_owned());
     }
     let is_out_variant = line.contains("_out(");
-    // Collectives bring what others made when they are waited for.
+    // A wait delivers data from other ranks.
     let is_in_place = line.contains(&format!("{}(", call.kernel))
         && (call.kernel.ends_with('_') || call.kernel.ends_with("wait_tensor"));
     for (place, (start, name)) in buffers(line).into_iter().enumerate() {

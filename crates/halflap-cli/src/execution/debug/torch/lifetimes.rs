@@ -1,5 +1,6 @@
-//! When the buffers of compiled graphs are born and die. `lifetimes.py` switches on Inductor's own
-//! tracking in the program and prints which buffers deviate; here they get a kernel and a source.
+//! Lifetimes of the buffers of compiled graphs. `lifetimes.py` enables Inductor's own tracking in
+//! the program and prints which buffers deviate; here they are matched with a kernel and a source
+//! line.
 
 use serde_json::Value as Json;
 
@@ -20,9 +21,9 @@ enum How {
     Kept(Option<String>),
     /// An operator returned another buffer's memory as new.
     Alias(String),
-    /// Its memory went before its last use.
+    /// Its memory was freed before its last use.
     Early,
-    /// Its memory has another size now.
+    /// Its memory was resized.
     Resized(u64),
     /// The generated code itself holds it longer than planned.
     Late,
@@ -76,7 +77,7 @@ impl LifetimeError {
     ) -> Option<(&'a GeneratedCall, &'a GeneratedCall)> {
         let place = graph.calls.iter().rposition(|call| call.line < self.line)?;
         let step = &graph.calls[place];
-        // Compiled kernels cannot hold on to what they are given.
+        // Compiled kernels cannot keep references to their arguments.
         let could_keep = |call: &&GeneratedCall| call.is_custom() && call.touches(&self.buffer);
         let keeper = graph.calls[..=place].iter().rev().find(could_keep);
         match self.how {
@@ -163,7 +164,7 @@ fn counted(buffers: usize) -> String {
     format!("{buffers} {}", if buffers == 1 { "buffer" } else { "buffers" })
 }
 
-/// What is noted where Inductor tracks nothing.
+/// The note for graphs that Inductor does not track.
 fn untracked(graphs: &[GeneratedGraph]) -> Option<String> {
     let is_untracked = |graph: &&GeneratedGraph| !graph.is_tracked && !graph.calls.is_empty();
     let count = graphs.iter().filter(is_untracked).count();

@@ -41,7 +41,7 @@ fn walk(session: &mut CommandSession<'_>) -> Result<Option<Diagnosis>, Failed> {
     if let Some((rank, exception)) = conclusive.filter(|_| plain.crash().is_none()) {
         return Ok(Some(raised(session, &plain, rank, &exception)));
     }
-    // Guard pages come first where a signal ended it: values can wait.
+    // After a signal, guard pages come first: values can wait.
     let early = match plain.crash() {
         Some(_) => None,
         None => Some(check_values(session)?),
@@ -90,7 +90,7 @@ fn check_values(session: &mut CommandSession<'_>) -> Result<CommandRun, Failed> 
     Ok(sanity)
 }
 
-/// What the runs with guard pages gave.
+/// The results of the runs with guard pages.
 enum Guarded {
     Crashed(Box<Diagnosis>),
     Ran(Vec<CommandRun>),
@@ -117,7 +117,7 @@ fn guard(session: &mut CommandSession<'_>) -> Result<Guarded, Failed> {
     Ok(Guarded::Ran(guarded))
 }
 
-/// A program that ends by itself, without an exception: its last words say why.
+/// A program that exits by itself, without an exception: its last output says why.
 fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Diagnosis {
     let words = ran.last_words();
     let what = match words.is_empty() {
@@ -131,7 +131,7 @@ fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Diagnosis {
     finding
 }
 
-/// Errors that neither values nor memory can be behind.
+/// Errors that neither values nor memory can cause.
 fn is_conclusive(exception: &Exception) -> bool {
     const OF_THE_PROGRAM: [&str; 9] = [
         "ImportError",
@@ -221,8 +221,8 @@ fn left_alone(left: &[usize], exception: &Exception) -> String {
     )
 }
 
-/// The innermost line of the program itself; of a compiled function, which Python knows by its
-/// decorator alone, also where it is called.
+/// The innermost line of the program itself; for a compiled function, which Python only knows by
+/// its decorator, also where it is called.
 fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &CommandRun) -> Vec<String> {
     let own: Vec<&Frame> = frames.filter(|frame| frame.is_own(&ran.cache())).take(2).collect();
     let count = if own.first().is_some_and(|frame| frame.code.starts_with('@')) { 2 } else { 1 };
@@ -345,7 +345,7 @@ fn crashed(
     guard: Guard,
 ) -> Result<Diagnosis, Failed> {
     let names = session.run("names", Variables::names(guard))?;
-    // It need not happen again where nothing is guarded.
+    // It need not recur without guard pages.
     let (witness, found) = match names.crash() {
         Some(_) => (&names, names.last_call()),
         None => (ran, None),

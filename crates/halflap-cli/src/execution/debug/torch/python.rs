@@ -11,19 +11,19 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Whether it belongs to the program itself, not to what it uses or what was generated.
+    /// Whether it belongs to the program itself, not to a library or generated code.
     pub fn is_own(&self, generated: &str) -> bool {
         !self.is_installed() && !self.is_generated(generated)
     }
 
-    /// Whether it belongs to what the program uses.
+    /// Whether it belongs to a library.
     pub fn is_installed(&self) -> bool {
         let places = ["site-packages", "dist-packages", "/lib/python"];
         self.file.starts_with('<') || places.iter().any(|part| self.file.contains(part))
     }
 
-    /// Whether torch wrote it: into the folder that we gave it, into the usual one, or into one of
-    /// the user's, by the way that it names files: `ab/cab` and the rest of a hash.
+    /// Whether torch generated it: in the folder that we gave it, in the default one, or in one of
+    /// the user's, recognised by torch's file names: `ab/cab` and the rest of a hash.
     pub fn is_generated(&self, folder: &str) -> bool {
         let mut parts = self.file.rsplit('/');
         let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -101,7 +101,7 @@ impl Exception {
         words.iter().any(|word| message.contains(word))
     }
 
-    /// A buffer that generated code had deleted when it read it, and the line that reads it.
+    /// A buffer that generated code reads after deleting it, and the line that reads it.
     pub fn freed_buffer(&self) -> Option<(&str, &Frame)> {
         let said = self.message.strip_prefix("UnboundLocalError: ")?;
         let name = said.split('\'').nth(1)?;
@@ -163,7 +163,7 @@ pub fn first_failure(text: &str) -> Option<(usize, i32)> {
     Some((usize::try_from(number("rank")?).ok()?, number("exitcode")?))
 }
 
-/// A line of a file that is still there.
+/// A line of a file that still exists.
 fn code(file: &str, line: usize) -> String {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().nth(line.saturating_sub(1)).map_or(String::new(), |line| line.trim().to_owned())

@@ -21,7 +21,7 @@ use crate::execution::debug::report::ArrayFacts;
 use crate::exit::Failed;
 use crate::files::quoted;
 
-/// Where guard pages stand.
+/// Where guard pages are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     Off,
@@ -44,12 +44,12 @@ impl Guard {
 pub struct Variables {
     set: Vec<(&'static str, String)>,
     guard: Guard,
-    /// Whether Inductor follows the lifetimes of buffers.
+    /// Whether Inductor tracks the lifetimes of buffers.
     tracks: bool,
 }
 
 impl Variables {
-    /// As the program is run by its user.
+    /// As the user runs the program.
     pub fn plain() -> Variables {
         Variables { set: Vec::new(), guard: Guard::Off, tracks: false }
     }
@@ -77,7 +77,7 @@ impl Variables {
             ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
             ("CUDA_LAUNCH_BLOCKING", "1"),
             ("TORCH_SHOW_CPP_STACKTRACES", "1"),
-            // A tensor that ends with its page starts where it has to.
+            // A tensor at the end of its page may start at any address.
             ("TORCHINDUCTOR_ALIGNMENT_ASSERTS", "0"),
         ]));
         variables
@@ -122,9 +122,9 @@ pub struct CommandSession<'a> {
 }
 
 const HELPER: &str = include_str!("guard.c");
-/// The folder of what Python runs before the program.
+/// The folder of modules that Python imports before the program.
 const HOOK: &str = "hook";
-/// The folder of what stages compile.
+/// The folder of compiled kernels.
 const CACHE: &str = "cache";
 
 impl<'a> CommandSession<'a> {
@@ -136,7 +136,7 @@ impl<'a> CommandSession<'a> {
         let cannot = |error: std::io::Error| {
             Failed::in_file(&folder.display().to_string(), format!("cannot be written: {error}"))
         };
-        // Children have other folders to be in.
+        // Children run in other folders.
         let folder = fs::canonicalize(folder).map_err(cannot)?;
         let mut report = Report::new(&folder);
         fs::write(folder.join("guard.c"), HELPER).map_err(cannot)?;
@@ -196,7 +196,8 @@ impl<'a> CommandSession<'a> {
         Ok(CommandRun { end, folder, variables })
     }
 
-    /// Everything that is set for a child: the stage's variables and what we need to hear of it.
+    /// Everything that is set for a child: the stage's variables and those that we need for its
+    /// output.
     fn variables(&self, folder: &Path, variables: &Variables) -> Vec<(&'static str, OsString)> {
         let mut all: Vec<(&'static str, OsString)> = vec![
             ("PYTHONFAULTHANDLER", "1".into()),
@@ -209,7 +210,7 @@ impl<'a> CommandSession<'a> {
         if !variables.set.is_empty() {
             // Stages share compiled kernels, which have the hash of their source. Whole graphs in
             // the user's cache were compiled without these variables, and those of another stage
-            // without this one's: they are made anew.
+            // without this one's: they are compiled again.
             let cache = self.folder.join(CACHE);
             all.push(("TRITON_CACHE_DIR", cache.join("triton").into()));
             all.push(("TORCHINDUCTOR_CACHE_DIR", cache.into()));
@@ -257,7 +258,7 @@ impl<'a> CommandSession<'a> {
     }
 }
 
-/// Makes the library that guards memory, if there is a compiler.
+/// Compiles the library that guards memory, if there is a compiler.
 fn compile(folder: &Path) -> Option<PathBuf> {
     let library = folder.join("guard.so");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
@@ -499,7 +500,7 @@ impl CommandRun {
         self.ranks().into_iter().flatten().filter_map(place).collect()
     }
 
-    /// The ranks that ended without a word.
+    /// The ranks that ended without any output.
     pub fn silent_ranks(&self) -> Vec<usize> {
         let is_silent = |rank: &usize| {
             let said = self.file("err.txt", Some(*rank));
@@ -508,7 +509,7 @@ impl CommandRun {
         self.ranks().into_iter().flatten().filter(is_silent).collect()
     }
 
-    /// Who first made something bad. What a collective brings is another rank's doing.
+    /// Who first produced a bad value. Values from a collective come from another rank.
     pub fn first_bad(&self, infinities: bool) -> Option<(Option<usize>, Suspect)> {
         let graphs = self.graphs();
         let each = self.ranks().into_iter().filter_map(|rank| {
@@ -529,7 +530,7 @@ impl CommandRun {
         suspect::last_call(&self.events(rank), &self.graphs())
     }
 
-    /// The last that was printed of each tensor that a call reads.
+    /// The last printed state of each tensor that a call reads.
     pub fn last_values(&self, rank: Option<usize>, call: &GeneratedCall) -> Vec<ArrayFacts> {
         let mut last: Vec<ArrayFacts> = Vec::new();
         for event in self.events(rank) {
@@ -579,7 +580,7 @@ fn collective(frame: &Frame) -> Option<String> {
     NAMES.iter().find(named).map(|name| (*name).to_owned())
 }
 
-/// The signal that Python's fault handler speaks of.
+/// The signal that Python's fault handler reports.
 fn signal_of(text: &str) -> i32 {
     let names = [
         ("Segmentation fault", 11),

@@ -1,4 +1,4 @@
-//! Who did it: the first kernel whose output is bad although its inputs are good, and the kernel
+//! The culprit: the first kernel whose output is bad although its inputs are good, and the kernel
 //! that a program was in when it ended.
 
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ fn judge(
     if let Some(bad) =
         launch.before.iter().filter(is_bad).find(|tensor| call.reads.contains(&tensor.value.buffer))
     {
-        // Its producer prints nothing: it would have been found before.
+        // Its producer prints nothing; otherwise it would have been found before.
         return match graph.writer(&bad.value.buffer, place) {
             None => Some(Suspect::Input((*bad).clone())),
             Some(writer) => {
@@ -182,7 +182,7 @@ pub struct LastCall {
     pub producers: Vec<GeneratedCall>,
 }
 
-/// The last call, from the names that a program printed. Kernels that print nothing stand between
+/// The last call, from the names that a program printed. Kernels that print nothing lie between
 /// those that do.
 pub fn last_call(events: &[PrintedEvent], graphs: &[GeneratedGraph]) -> Option<LastCall> {
     let mut names: Vec<(LaunchSide, &str)> = Vec::new();

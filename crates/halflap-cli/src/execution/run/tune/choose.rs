@@ -6,7 +6,7 @@ use crate::execution::run::measure::median;
 
 /// No more rounds than this are run.
 pub(super) const MOST_ROUNDS: usize = 61;
-/// Ratios this close to each other are as good as equal.
+/// Ratios this close to each other count as equal.
 const NARROW: f64 = 0.01;
 /// The chance that an interval does not have the true ratio, for all candidates together.
 const DOUBT: f64 = 0.05;
@@ -47,8 +47,8 @@ pub(super) fn is_clear(rounds: &[Round]) -> bool {
     measured(rounds).iter().skip(1).all(|one| one.interval.is_some_and(is_narrow))
 }
 
-/// The candidate that is used: the fastest that is faster than the first beyond doubt, or the
-/// first. Of those as good as equal to it, it is the one with the smallest peak.
+/// The chosen candidate: the fastest of those that are faster than the first with confidence, or
+/// else the first. Among those that count as equal to it, the one with the smallest peak.
 pub(super) fn choice(measured: &[Measured], peaks: &[Bytes]) -> usize {
     let is_faster = |one: &Measured| one.interval.is_some_and(|(_, high)| high < 1.0);
     let faster = || measured.iter().enumerate().skip(1).filter(|(_, one)| is_faster(one));

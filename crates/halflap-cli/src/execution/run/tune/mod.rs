@@ -1,4 +1,4 @@
-//! `halflap run --tune`: tries orders on the machine that it runs on, and uses the fastest.
+//! `halflap run --tune`: tries orders on this machine, and uses the fastest.
 //!
 //! The orders alternate, round by round, on the same ranks, so that other load on the machine
 //! affects all of them. The first rank sees the times of every rank, and decides for all.
@@ -180,7 +180,7 @@ impl<R: Ranks> TrialSetup<'_, R> {
         Ok(candidates)
     }
 
-    /// A candidate that is not among those that are known, or why there is none.
+    /// A candidate that differs from the known ones, or why there is none.
     fn candidate(
         &self,
         job: &RunJob<'_>,
@@ -207,7 +207,8 @@ impl<R: Ranks> TrialSetup<'_, R> {
         Ok(Ok(Candidate { way, orders, program, outputs: Outputs::EqualBits }))
     }
 
-    /// Those that compute what the module's own order does; each has run once then.
+    /// The candidates whose results match those of the module's own order; each has run once by
+    /// then.
     fn with_equal_outputs(
         &mut self,
         job: &RunJob<'_>,
@@ -238,7 +239,7 @@ impl<R: Ranks> TrialSetup<'_, R> {
         loop {
             let mut round = vec![0.0; candidates.len()];
             for place in 0..candidates.len() {
-                // Another one begins each time.
+                // A different one goes first each time.
                 let index = (place + rounds.len()) % candidates.len();
                 let outcome = self.turn(job, &candidates[index], STEPS)?;
                 round[index] =
@@ -278,7 +279,7 @@ impl<R: Ranks> TrialSetup<'_, R> {
     }
 }
 
-/// What became of each candidate.
+/// The result of each candidate.
 fn rows(
     job: &RunJob<'_>,
     candidates: &[Candidate],

@@ -20,7 +20,7 @@ pub(super) struct MeasuredCandidate {
     pub(super) outputs: Outputs,
 }
 
-/// The fastest of what was tried.
+/// The fastest candidate.
 pub(in crate::execution::run) struct Tuned {
     /// The first is the module's own order.
     pub(super) rows: Vec<MeasuredCandidate>,
