@@ -8,7 +8,7 @@ use crate::rewrite::Prices;
 use crate::simulate::Simulation;
 use crate::units::{Bytes, Nanos};
 
-/// A weight that is gathered as a whole, although only some of its rows are looked up: ranks could
+/// A weight that is gathered whole although only some of its rows are looked up: ranks could
 /// exchange these instead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LookedUp {
@@ -16,7 +16,8 @@ pub struct LookedUp {
     pub gather: OpId,
     /// What is looked up.
     pub rows: Bytes,
-    /// What it would save, by an order's own exposure, also of the reduce-scatter of its gradient.
+    /// What it would save, by an order's own exposure, including the reduce-scatter of its
+    /// gradient.
     pub saved: Nanos,
 }
 
@@ -45,7 +46,7 @@ pub fn looked_up(setup: Setup<'_>, simulation: &Simulation, prices: &Prices<'_>)
     of_kind(CollectiveKind::AllGather).filter_map(advice).collect()
 }
 
-/// What is looked up in a gathered buffer, if that is all that it is read for, and less than it
+/// What is looked up in a gathered buffer, if nothing else reads it and the rows are fewer than it
 /// has.
 fn rows_read(graph: &Graph, gather: OpId) -> Option<Bytes> {
     let &[gathered] = graph.outputs(gather) else { return None };

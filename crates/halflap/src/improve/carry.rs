@@ -1,4 +1,4 @@
-//! An order of a program, for the program that it was changed to.
+//! Carries an order of a program over to the rewritten program.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,10 +9,10 @@ use crate::order::Order;
 use crate::origin::{Part, Source};
 use crate::rewrite::Rewritten;
 
-/// Where an operation belongs, by the places of what it stands for.
+/// Where an operation belongs, by the places of the operations it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CarriedPlace {
-    /// Of an operation in pieces: where the run that it is in begins.
+    /// For an operation in pieces: where its run begins.
     run: usize,
     piece: u32,
     at: usize,
@@ -54,8 +54,8 @@ pub(super) fn carried_order(rewritten: &Rewritten, order: &Order) -> Order {
     Order::from_ops(graph.len(), ops).unwrap_or_else(|| Order::of_input(graph))
 }
 
-/// By place in the old order: where the run of operations that are cut begins. It goes on over
-/// collectives that are whole, and ends at compute that is, and before a wait.
+/// By place in the old order: where a run of split operations begins. It continues past unsplit
+/// collectives, and ends at unsplit compute and before a wait.
 fn runs(rewritten: &Rewritten, order: &Order) -> Vec<usize> {
     let Rewritten { graph, origin } = rewritten;
     let mut steps = vec![RunStep::Between; order.as_slice().len()];
@@ -82,14 +82,14 @@ fn runs(rewritten: &Rewritten, order: &Order) -> Vec<usize> {
     order.as_slice().iter().enumerate().map(begin).collect()
 }
 
-/// What an operation of the old program is to a run.
+/// The role of an old operation in a run.
 #[derive(Clone, Copy)]
 enum RunStep {
-    /// A wait that is cut begins one.
+    /// A split wait begins one.
     Begins,
-    /// What else is cut goes on with one, or begins it.
+    /// Any other split operation continues one, or begins it.
     GoesOn,
-    /// Compute that is whole ends it.
+    /// Unsplit compute ends it.
     Ends,
     /// Anything else.
     Between,

@@ -1,4 +1,4 @@
-//! Plans of splits: what is cut around the collectives that are exposed, and into how many pieces.
+//! Plans of splits: what is split around the exposed collectives, and into how many pieces.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ pub(super) struct Depth {
     pieces: u32,
 }
 
-/// Those that are tried: what is next to a collective into many, or more around it into few.
+/// The choices that are tried: the direct neighbours of a collective into many pieces, or more
+/// around it into few.
 pub(super) const DEPTHS: [Depth; 4] = [
     Depth { products: 1, pieces: 4 },
     Depth { products: 1, pieces: 2 },
@@ -27,10 +28,10 @@ pub(super) const DEPTHS: [Depth; 4] = [
     Depth { products: 1, pieces: 8 },
 ];
 
-/// The part of its own time that must be exposed for a collective to be worth cutting.
+/// The fraction of its time that must be exposed for a collective to be worth splitting.
 const NOTICEABLE: f64 = 0.1;
 
-/// What of a program can be cut, and where that could save time.
+/// What can be split in a program, and where that could save time.
 pub(super) struct Cuts<'a> {
     graph: &'a Graph,
     is_able: IdVec<OpId, bool>,
@@ -38,7 +39,7 @@ pub(super) struct Cuts<'a> {
 }
 
 impl<'a> Cuts<'a> {
-    /// By what an order of the program exposes.
+    /// Given what an order of the program exposes.
     pub(super) fn new(setup: Setup<'a>, simulation: &Simulation, allowed: &Allowed) -> Cuts<'a> {
         let graph = setup.graph;
         let mut cuts =
@@ -84,7 +85,7 @@ impl<'a> Cuts<'a> {
         parts.map(|members| Recipe::Split { members, pieces: depth.pieces }).collect()
     }
 
-    /// What makes or reads what a collective does, as far as the products, and no further than the
+    /// The producers and readers around a collective, up to the products, and no further than the
     /// next collective.
     fn around(&self, from: OpId, side: CutSide, products: u8) -> BTreeSet<OpId> {
         let mut open = vec![(from, products)];
@@ -119,7 +120,7 @@ pub(super) fn exposed(graph: &Graph, simulation: &Simulation) -> IdVec<OpId, Nan
     exposed
 }
 
-/// What an order exposes of collectives that could be cut into pieces.
+/// The exposed time of an order that belongs to collectives that could be split.
 pub fn cuttable_exposure(setup: Setup<'_>, simulation: &Simulation, allowed: &Allowed) -> Nanos {
     let exposed = exposed(setup.graph, simulation);
     let cuts = Cuts::new(setup, simulation, allowed);

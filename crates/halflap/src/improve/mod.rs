@@ -2,8 +2,8 @@
 //!
 //! A rewrite is worth what the best order of the rewritten program gains, so every plan of rewrites
 //! that its bound does not rule out is judged by a search of its own: a quick one to choose between
-//! plans, and one with the effort that was asked for between the chosen plan and the program as it
-//! is. A plan stays only if its step is shorter, at the nominal times and over the variations of
+//! plans, and one with the requested effort between the chosen plan and the program as it is. A
+//! plan stays only if its step is shorter, at the nominal times and over the variations of
 //! [`Robustness`].
 
 mod advice;
@@ -37,8 +37,7 @@ use thiserror::Error;
 pub struct Allowed {
     /// Their kinds.
     pub kinds: Vec<RewriteKind>,
-    /// Whether only those that keep every bit: others change the order in which numbers are added
-    /// up.
+    /// Whether only those that keep every bit: others change the order of summation.
     pub exact_only: bool,
 }
 
@@ -49,7 +48,7 @@ impl Allowed {
     }
 }
 
-/// What is to be improved.
+/// What to improve.
 pub struct Request<'a> {
     /// The program, which gives all its run times itself, and the requirements on its order.
     pub task: &'a Task<'a>,
@@ -59,7 +58,7 @@ pub struct Request<'a> {
     pub prices: &'a Prices<'a>,
     /// Which rewrites may be used.
     pub allowed: &'a Allowed,
-    /// Chosen recipes that are left out again, by their number in the choice.
+    /// Chosen recipes to leave out, by their number in the choice.
     pub left_out: &'a [usize],
 }
 
@@ -79,10 +78,9 @@ pub struct Improved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeptBecause {
-    /// Nothing exposed can be merged or cut, or there is too little to save.
+    /// Nothing exposed can be merged or split, or there is too little to save.
     NothingToSave,
-    /// It is not known how long merged collectives would take: all have one size, and no link is
-    /// given.
+    /// The time of merged collectives is unknown: all have one size, and no link is given.
     LatencyUnknown,
     /// Of the plans that were tried, none is within the memory limit.
     NothingFits,
@@ -102,7 +100,7 @@ pub struct Changed {
     pub robustness: Robustness,
 }
 
-/// Why nothing can be said.
+/// Why there is no result.
 #[derive(Debug, Error)]
 pub enum ImproveError {
     /// The program has no order.
@@ -113,7 +111,7 @@ pub enum ImproveError {
     Rewrite(#[from] RewriteError),
 }
 
-/// What must be gained at least, as a part of the step: less is within the model's own error.
+/// The minimum gain, as a fraction of the step: less is within the model's own error.
 const LEAST: f64 = 1e-3;
 
 /// Finds recipes and an order.
@@ -148,7 +146,7 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     Ok(Improved { unchanged, changed, chosen, kept_because })
 }
 
-/// What merging collectives would bring, by a quick look.
+/// What merging collectives would gain, by a quick estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Estimate {
@@ -163,7 +161,7 @@ pub struct Estimate {
 }
 
 /// The best of three plans, each with a quick search, from an order of the program as it is; `None`
-/// where nothing can be merged, or nothing that could make the step shorter.
+/// if nothing can be merged, or no merge could make the step shorter.
 pub fn estimate(request: &Request<'_>, order: &Order) -> Option<Estimate> {
     let task = request.task;
     let plans = Plans::new(task.graph, request.prices, request.allowed);

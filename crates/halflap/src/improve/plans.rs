@@ -18,9 +18,10 @@ struct MergeCandidates {
 
 /// Between which sizes, in bytes, merging could pay.
 struct Sizes {
-    /// Two of the mean size, or where most of the time is latency if there are larger ones.
+    /// Two of the mean size, or the size at which most of the time is latency if there are larger
+    /// ones.
     least: f64,
-    /// All together, or where hardly any of the time is latency.
+    /// All together, or the size at which hardly any of the time is latency.
     most: f64,
 }
 
@@ -36,7 +37,7 @@ impl Sizes {
 }
 
 impl MergeCandidates {
-    /// How large a merged collective may become on a level, between the largest that could pay and
+    /// How large a merged collective may become at a level, between the largest that could pay and
     /// the smallest. Square roots are exact to the last bit on every machine, powers are not.
     fn cap(&self, level: SizeLevel) -> f64 {
         let (top, low) = (self.sizes.most, self.sizes.least.min(self.sizes.most));
@@ -85,8 +86,8 @@ impl SizeLevel {
 pub(super) struct Levels(Vec<Option<SizeLevel>>);
 
 impl Levels {
-    /// All classes alike. Those that are not exact come later, if there are others: what they are
-    /// allowed to change must not make the result worse.
+    /// All classes alike. Inexact ones come later, if there are others: allowing them must not make
+    /// the result worse.
     pub(super) fn all(plans: &Plans<'_>, level: SizeLevel) -> Levels {
         let is_any_exact = plans.classes.iter().any(|class| class.is_exact);
         let of = |class: &MergeCandidates| (class.is_exact || !is_any_exact).then_some(level);
@@ -158,7 +159,7 @@ impl<'a> Plans<'a> {
         classes
     }
 
-    /// The merges of a plan; none of them needs another in a circle.
+    /// The merges of a plan, which do not depend on each other in a cycle.
     pub(super) fn recipes(&self, levels: &Levels) -> Vec<Recipe> {
         let merged = self
             .classes
@@ -181,8 +182,8 @@ impl<'a> Plans<'a> {
     }
 
     /// Neighbours in the input order, as long as they fit and do not depend on each other. A set of
-    /// all that one operation reads ends there if it is at least half full: a layer does not wait
-    /// for the next one's weights.
+    /// everything that one operation reads ends there if it is at least half full, so that a layer
+    /// does not wait for the next one's weights.
     fn sets(&self, class: &MergeCandidates, most: f64) -> Vec<Vec<OpId>> {
         let mut sets: Vec<Vec<OpId>> = Vec::new();
         let mut held = 0.0;

@@ -1,8 +1,8 @@
 //! The search for a plan.
 //!
-//! Every plan gets a first look: its bound, and if that leaves anything to be gained, a short
-//! search from the order of the program as it is. With quick effort there are few such looks, at
-//! the plans that seem best in that order.
+//! Every plan gets a first look: its bound and, if that leaves room for a gain, a short search from
+//! the order of the program as it is. With quick effort there are few such looks, at the plans that
+//! seem best in that order.
 
 use std::collections::BTreeSet;
 
@@ -30,11 +30,11 @@ use crate::verify_rewrite::verify_rewrite;
 /// less than three times as long as an order alone.
 const TRIALS: usize = 10;
 
-/// The same of all plans with quick effort, where each takes half as long as the order alone.
+/// The same for all plans with quick effort, where each takes half as long as the order alone.
 const QUICK_TRIALS: usize = 2;
 
-/// How large merged collectives become at first: in the middle, then to both sides as far as the
-/// step becomes shorter.
+/// How large merged collectives become first: in the middle, then to both sides while the step
+/// becomes shorter.
 const LEVELS: [SizeLevel; 5] = [
     SizeLevel::MIDDLE,
     SizeLevel::LARGE,
@@ -59,7 +59,7 @@ impl PlannedProgram {
     }
 }
 
-/// A plan, and what it is in its carried order.
+/// A plan, and its figures in the carried-over order.
 struct LikelyPlan {
     /// What it needs beyond the memory limit.
     excess: Bytes,
@@ -82,7 +82,7 @@ impl TriedPlan {
         self.sketch.step_time
     }
 
-    /// The same with recipes in the sequence of the new program, which numbers them for people.
+    /// The same with recipes in the order of the new program, which numbers them for display.
     fn in_sequence(mut self) -> TriedPlan {
         let origin = &self.planned.rewritten.origin;
         let place = |recipe: &Recipe| {
@@ -99,12 +99,12 @@ impl TriedPlan {
     }
 }
 
-/// What became of a plan.
+/// The result of a plan.
 enum PlanTrial {
     Found(Box<TriedPlan>),
-    /// No order of it is shorter than what is known; the least that any takes.
+    /// No order of it is shorter than the best known; with its lower bound.
     TooLong(Nanos),
-    /// It needs more memory than there is, or is not a program.
+    /// It does not fit into memory, or is not a valid program.
     NotWithin,
 }
 
@@ -170,7 +170,7 @@ impl<'a> PlanSearch<'a> {
             }
         }
         likely.sort_by(|a, b| a.step_time.0.total_cmp(&b.step_time.0));
-        // Of several that exceed it alike, the first, which is the shortest.
+        // Among several that exceed it equally, the first, which is the shortest.
         if let Some(least) = (0..likely.len()).min_by_key(|&index| likely[index].excess) {
             likely[..=least].rotate_right(1);
         }
@@ -218,7 +218,7 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// Tries the merges of levels, unless there were enough; notes them if they are the best.
+    /// Tries the merges of levels, unless enough plans were tried; keeps them if they are the best.
     fn consider_levels(
         &mut self,
         plans: &Plans<'_>,
@@ -237,8 +237,8 @@ impl<'a> PlanSearch<'a> {
         Some(step)
     }
 
-    /// Tries a plan, unless it was tried. Gives its step, or the least that it could take if that
-    /// is too long; nothing where it does not fit.
+    /// Tries a plan, unless it was tried before. Returns its step, or its lower bound if that is
+    /// too long; `None` if it does not fit.
     pub(super) fn consider(&mut self, recipes: Vec<Recipe>, done: f64) -> Option<Nanos> {
         if recipes.is_empty() || self.seen.contains(&recipes) {
             return None;
@@ -267,7 +267,7 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// What a plan must stay below to be of use.
+    /// What a plan's step must stay below to be useful.
     fn target(&self) -> Nanos {
         let alone = self.step_time * (1.0 - LEAST);
         self.best.as_ref().map_or(alone, |best| alone.min(best.step_time()))
@@ -306,7 +306,7 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// The same with smaller buckets; nothing, if that is not needed or nothing is left.
+    /// The same with smaller buckets; `None` if that is not needed or nothing is left.
     fn smaller(&self, planned: &PlannedProgram) -> Option<PlannedProgram> {
         let Request { task, prices, .. } = self.request;
         let thin = |recipes: &[Recipe], rewritten: &Rewritten| {
@@ -330,7 +330,7 @@ impl<'a> PlanSearch<'a> {
         sketch(&planned.task(&task, std::slice::from_ref(&planned.order)), self.target())
     }
 
-    /// A plan without the recipes that are left out; nothing, if it is of no use then.
+    /// A plan without the recipes that are left out; `None` if it is then useless.
     pub(super) fn leave_out(&self, tried: TriedPlan) -> Result<Option<TriedPlan>, ImproveError> {
         let Request { task, prices, left_out, .. } = self.request;
         if left_out.is_empty() {
@@ -343,13 +343,13 @@ impl<'a> PlanSearch<'a> {
         let Some(planned) = self.prepared(recipes, rewritten) else { return Ok(None) };
         match self.look(&planned, 2.0 / 3.0) {
             Ok(FirstLook::Found(sketch)) => Ok(Some(TriedPlan { planned, sketch })),
-            // Without a recipe, others may need more.
+            // Without a recipe, others may need more memory.
             Ok(FirstLook::TooLong { .. }) | Err(OptimizeError::NoOrderWithin { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The plan with the effort that was asked for, if it is better than the program as it is.
+    /// The plan searched with the requested effort, if it is better than the program as it is.
     pub(super) fn decided(&self, tried: TriedPlan) -> Result<Option<Changed>, ImproveError> {
         let TriedPlan { planned, sketch } = tried;
         let progress = part_of(self.request.task, 2.0 / 3.0, 1.0);
@@ -395,7 +395,7 @@ fn is_promising(level: SizeLevel, tried: &[(SizeLevel, Option<Nanos>)]) -> bool 
     }
 }
 
-/// Merges and splits: what is cut is not merged.
+/// Merges and splits: what is split is not merged.
 fn together(merges: &[Recipe], splits: &[Recipe]) -> Vec<Recipe> {
     let cut: BTreeSet<OpId> =
         splits.iter().flat_map(|split| split.members().iter().copied()).collect();

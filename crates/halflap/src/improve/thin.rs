@@ -8,7 +8,7 @@ use crate::rewrite::{Recipe, Rewritten};
 use crate::units::Bytes;
 
 /// The same merges, but those whose buckets are alive where the changed program, in its own order,
-/// needs more than the limit are cut in two, or given up. `None` if it fits.
+/// needs more than the limit are halved, or dropped. `None` if it fits.
 pub(super) fn thinned(
     recipes: &[Recipe],
     rewritten: &Rewritten,

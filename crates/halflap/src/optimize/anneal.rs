@@ -1,8 +1,8 @@
 //! Annealing: many small moves; bad ones are accepted less and less often.
 //!
 //! There are two kinds of moves. Most take one operation to another place within the range that its
-//! edges allow. Some drag it further, with everything on the way that it is bound to: a gradient
-//! and its all-reduce are worth moving only together.
+//! edges allow. Some drag it further, with everything on the way that it is tied to by
+//! dependencies: a gradient and its all-reduce are worth moving only together.
 //!
 //! A long order is annealed in regions, in repeated sweeps, because a board keeps only its region
 //! up to date: the work of a sweep grows with the order's length, not with its square. Temperatures
@@ -20,11 +20,11 @@ pub(super) struct Chain {
     pub(super) seed: u64,
     /// How many moves are tried.
     pub(super) steps: usize,
-    /// How many times the first temperature is halved before it starts.
+    /// How many times the initial temperature is halved before it starts.
     pub(super) cooled: f64,
-    /// Whether it makes room for moves that need more memory than there is.
+    /// Whether it makes room for moves that exceed the memory limit.
     pub(super) makes_room: bool,
-    /// The most bytes that may be alive.
+    /// The memory limit in bytes.
     pub(super) limit: i64,
     /// The lower bound: a search that reaches it ends.
     pub(super) bound: f64,
@@ -279,8 +279,8 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// A place for a random operation: half of the time near, half of the time anywhere in its
-    /// room.
+    /// A place for a random operation: half of the time nearby, half of the time anywhere in its
+    /// range.
     fn propose(&mut self, drags: bool) -> Option<Move> {
         let Range { start: first, end } = self.region;
         let from = self.walk();
@@ -324,7 +324,7 @@ impl<'p> Search<'p> {
         (to != step.from).then_some(Move { to, ..step })
     }
 
-    /// An operation from anywhere before that could as well run where the compute stream stalls.
+    /// An earlier operation that could just as well run where the compute stream stalls.
     fn fill(&mut self, stall: usize) -> Option<Move> {
         let first = self.region.start;
         let before = stall.checked_sub(first).filter(|&before| before > 0)?;

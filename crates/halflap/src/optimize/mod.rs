@@ -1,10 +1,10 @@
 //! The optimizer: the order with the shortest simulated step within a memory limit.
 //!
 //! Independent annealing chains start from the best order that is known without search (the input
-//! order, or what the fixed passes make of it), and the best of all that was found is taken: the
-//! shortest step, then the most slack, then the lowest peak. The smallest programs are searched
-//! exactly. The work is bounded in steps, so that the result is the same on every machine, and
-//! chains share nothing, so that it is the same on any number of threads.
+//! order, or the fixed passes' result), and the best result is taken: the shortest step, then the
+//! most slack, then the lowest peak. The smallest programs are searched exactly. The work is
+//! bounded in steps, so that the result is the same on every machine, and chains share nothing, so
+//! that it is the same on any number of threads.
 
 mod anneal;
 mod board;
@@ -46,7 +46,7 @@ pub enum Effort {
     /// Half a second for a thousand operations.
     #[default]
     Default,
-    /// About seven times the default's, and exact search where that is possible.
+    /// About seven times the default's, and exact search if possible.
     Thorough,
 }
 
@@ -58,7 +58,7 @@ struct Stage {
     /// How many times the initial temperature is halved before they start. Chains that start hot
     /// search widely from the first order; those that start cool refine the best order so far.
     cooled: f64,
-    /// Whether they make room for moves that need more memory than there is.
+    /// Whether they make room for moves that exceed the memory limit.
     makes_room: bool,
 }
 
@@ -79,7 +79,7 @@ impl Effort {
             let makes_room = false;
             Stage { chains, steps: hundredth * hundredths, cooled, makes_room }
         };
-        // Where memory is tight they find what the others do not, and vice versa.
+        // If memory is tight they find orders that the others do not, and vice versa.
         let roomy = |chains, hundredths, cooled| {
             let makes_room = true;
             Stage { makes_room, ..stage(chains, hundredths, cooled) }
@@ -122,7 +122,7 @@ struct Start<'a> {
     bound: Bound,
 }
 
-/// What is to be optimized.
+/// What to optimize.
 pub struct Task<'a> {
     /// The program.
     pub graph: &'a Graph,
@@ -188,7 +188,7 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     }
 }
 
-/// The best order that was found, and whether that was all of the search.
+/// The best order found, and whether the search completed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SoFar {
@@ -198,8 +198,8 @@ pub struct SoFar {
     pub is_stopped: bool,
 }
 
-/// Finds an order; where the search is stopped, the best until then, which is no worse than the
-/// input order within the limit.
+/// Finds an order; if the search is stopped, the best so far, which is no worse than the input
+/// order within the limit.
 pub fn optimize_so_far(task: &Task<'_>) -> Result<SoFar, OptimizeError> {
     let stopped = AtomicBool::new(false);
     let progress = |part: f64| {
@@ -216,7 +216,7 @@ pub fn optimize_so_far(task: &Task<'_>) -> Result<SoFar, OptimizeError> {
     }
 }
 
-/// The best of all that was found until the search ended or was stopped.
+/// The best of everything found until the search ended or was stopped.
 fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
@@ -224,7 +224,7 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let mut proved = Bounded { graph, machine, edges, memory_limit }.prove();
     let mut candidates = Candidates::new(task, &program);
     candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
-    // Those within the limit come first; where none is, the closest one is enough.
+    // Orders within the limit come first; if there are none, the closest one is enough.
     let within = candidates.ranked.len().max(1);
     let rungs = task.effort.rungs();
     let stages = |rung: &Effort| rung.stages(program.len);
@@ -256,14 +256,14 @@ fn uncontended(task: &Task<'_>, bound: Bound) -> Bound {
     }
 }
 
-/// The order that exact search finds, where a rung makes one and an order is within the limit.
+/// The order that exact search finds, if a rung makes one and an order is within the limit.
 fn exact_order(hunt: &Hunt<'_>, rung: Effort) -> Option<Vec<u32>> {
     let is_possible = rung == Effort::Thorough && hunt.program.len <= exact::MOST;
     is_possible.then(|| exact::search(hunt.program, hunt.task.memory_limit.0)).flatten()
 }
 
 /// What exact search proves: no order is faster than the one it found. It models neither contention
-/// nor the time of hosts and peers.
+/// nor host time nor late peers.
 fn exhausted(task: &Task<'_>, order: &[u32]) -> Option<Bound> {
     let Machine { launch, peers, .. } = task.machine;
     if task.machine.is_contended() || *launch > Nanos::ZERO || peers.is_some() {
@@ -286,7 +286,7 @@ fn climb(hunt: &mut Hunt<'_>, rung: Effort, exact: Option<&[u32]>) -> Vec<Found>
     }
 }
 
-/// Refines the best order so far with the times that its operations take beside each other, and
+/// Refines the best order so far with the times that its operations take under contention, and
 /// repeats that with the result: the search itself does not model contention.
 fn refine(candidates: &mut Candidates<'_>, rung: Effort) {
     let task = candidates.task;
@@ -340,11 +340,11 @@ impl Ranked {
     }
 }
 
-/// All that was found.
+/// Everything found.
 struct Candidates<'a> {
     task: &'a Task<'a>,
     program: &'a Program,
-    /// What is within the limit, as it was found.
+    /// Orders within the limit, in the order in which they were found.
     ranked: Vec<Ranked>,
     /// The smallest peak of all.
     smallest: i64,
@@ -407,7 +407,7 @@ impl<'a> Candidates<'a> {
         let (peak, order) = prove(self.task, ranked.ops.clone())?;
         let step_time = simulate(graph, order.as_slice(), machine).step_time;
         let robustness = if input_kept { of_best } else { robustness };
-        // At quick effort, proving that a step is the very shortest is not worth its time.
+        // At quick effort, proving that a step is optimal is not worth the time.
         let bound = match self.task.effort {
             Effort::Quick => proved.bound,
             _ => proved.sharpened(best.step_time),
@@ -522,7 +522,7 @@ fn key(task: &Task<'_>, program: &Program, order: &[u32]) -> Key {
     Key { excess: (board.peak() - task.memory_limit.0).max(0), step_time: board.step_time() }
 }
 
-/// Runs `count` jobs on as many threads as may work; the results are in the jobs' sequence.
+/// Runs `count` jobs on as many threads as may work; the results are in the order of the jobs.
 fn on_threads(threads: usize, count: usize, run: &(dyn Fn(usize) -> Found + Sync)) -> Vec<Found> {
     let workers = threads.clamp(1, count);
     let share = |worker: usize| {

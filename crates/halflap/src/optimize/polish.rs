@@ -23,7 +23,7 @@ pub(super) fn polished(program: &Program, order: &[u32], limit: i64) -> Found {
     Found { peak: board.peak(), order: board.order }
 }
 
-/// Times of the board are up to date everywhere, but for tails.
+/// The board's times are up to date everywhere, except for tails.
 struct Polish<'p> {
     program: &'p Program,
     board: Board<'p>,
@@ -32,7 +32,7 @@ struct Polish<'p> {
     step_time: f64,
     /// The slack of every operation.
     slack: Vec<f64>,
-    /// What it was before a move.
+    /// Its value before a move.
     before: Vec<(usize, f64)>,
 }
 

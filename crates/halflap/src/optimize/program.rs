@@ -1,4 +1,4 @@
-//! The program in the shape that the board needs: plain numbers, side by side.
+//! The program in the form that the board needs: plain numbers, close together.
 
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, Csr, Id, OpId};
@@ -12,7 +12,7 @@ pub(crate) struct Program {
     /// The asynchronous collectives.
     pub(super) asynchronous: Vec<u32>,
     pub(super) alloc: Vec<i64>,
-    /// Bytes of its own outputs that nobody uses.
+    /// Bytes of its own unused outputs.
     pub(super) free_self: Vec<i64>,
     pub(super) preds: Lists<OpId>,
     pub(super) succs: Lists<OpId>,

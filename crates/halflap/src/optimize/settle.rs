@@ -11,7 +11,7 @@ use crate::ids::{Id, OpId};
 use crate::order::Order;
 use crate::simulate::{Bound, Simulation, simulate};
 
-/// How many moves are made at most, and how many operations are looked at for them.
+/// The maximum number of moves, and of operations visited for them.
 const MOVES: usize = 256;
 const WORK: u64 = 10_000_000;
 

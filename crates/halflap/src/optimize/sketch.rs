@@ -18,7 +18,7 @@ pub(crate) struct Sketch {
 pub(crate) enum FirstLook {
     /// An order within the limit.
     Found(Sketch),
-    /// No order is as short as was asked for.
+    /// No order is as short as requested.
     TooLong {
         /// The lower bound.
         least: Nanos,
@@ -27,7 +27,7 @@ pub(crate) enum FirstLook {
     },
 }
 
-/// Searches for an order with a step below a time, at quick effort; if no more was asked for, with
+/// Searches for an order with a step below a time, at quick effort; if no more was requested, with
 /// half of that work, which only refines the best known order.
 pub(crate) fn sketch(task: &Task<'_>, below: Nanos) -> Result<FirstLook, OptimizeError> {
     let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);

@@ -1,4 +1,4 @@
-//! Whether collectives can be merged, and what each of them brings along.
+//! Whether collectives can be merged, and what belongs to each.
 
 use super::RewriteError;
 use crate::collective::{CollectiveKind, Reduction};
@@ -6,24 +6,24 @@ use crate::graph::{Collective, Edges, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::units::Bytes;
 
-/// A collective that is to be merged.
+/// A collective to merge.
 pub(super) struct MergeMember<'a> {
     pub(super) op: OpId,
     pub(super) collective: &'a Collective,
     /// The waits that read its results themselves, ascending.
     pub(super) waits: Vec<OpId>,
     pub(super) result: ResultAs,
-    /// The wait whose place the copy of the result takes: the first, if it needs nothing else, so
-    /// that what reads the result without waiting does not come after more than it did.
+    /// The wait that the copy of the result replaces: the first, if it needs nothing else, so that
+    /// an operation that reads the result without waiting gets no further predecessors.
     pub(super) replaced: Option<OpId>,
 }
 
-/// How a member's result is had from the bucket.
+/// How a member's result is obtained from the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultAs {
     /// It is a slice of the bucket.
     View,
-    /// It is copied out, because its parts lie apart in the bucket.
+    /// It is copied out, because its parts are not contiguous in the bucket.
     Copy,
     /// It is copied back to where the input was.
     InPlace,
@@ -57,8 +57,8 @@ pub(super) fn members<'a>(
     Ok(members)
 }
 
-/// Collectives that may be merged as far as they themselves go, by what members must have in
-/// common; both classes and members in the sequence of the input order.
+/// Collectives that may be merged judging by themselves, by what members must have in common; both
+/// classes and members are in input order.
 pub fn mergeable(graph: &Graph) -> Vec<Vec<OpId>> {
     let mut classes: Vec<Vec<MergeMember<'_>>> = Vec::new();
     for member in graph.ops().filter_map(|op| member(graph, op).ok()) {
@@ -153,11 +153,11 @@ fn same(graph: &Graph, a: &MergeMember<'_>, b: &MergeMember<'_>) -> Result<(), R
     }
 }
 
-/// Between no two members may there be a path of real edges.
+/// There must be no path of real edges between two members.
 fn no_path(graph: &Graph, members: &[OpId]) -> Result<(), RewriteError> {
     let [first, .., last] = members else { return Ok(()) };
-    // From which member an operation can be reached; ids are in a topological order, so nothing
-    // before the first is.
+    // The member from which an operation can be reached; ids are in topological order, so nothing
+    // before the first member can.
     let mut from: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
     for op in (first.index()..=last.index()).map(OpId::from_index) {
         let reached = graph.preds(op, Edges::Real).iter().find_map(|&pred| from[pred]);
@@ -171,8 +171,8 @@ fn no_path(graph: &Graph, members: &[OpId]) -> Result<(), RewriteError> {
     Ok(())
 }
 
-/// Sets that are independent within may still need each other: a member of one comes before a
-/// member of another, and one of the other before one of the first.
+/// Sets whose members are independent may still depend on each other: a member of one comes before
+/// a member of another, and a member of the other before one of the first.
 pub(super) fn no_circle(graph: &Graph, sets: &[&[OpId]]) -> Result<(), RewriteError> {
     let circle = circle(graph, sets);
     let name = |set: usize| graph.name(sets[set][0]).to_owned();
@@ -184,7 +184,7 @@ pub(super) fn no_circle(graph: &Graph, sets: &[&[OpId]]) -> Result<(), RewriteEr
 }
 
 /// Sets, by number, that depend on each other in a cycle when each becomes one operation; empty if
-/// there is no circle.
+/// there is no cycle.
 pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
     let mut set_of: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
     for (number, set) in sets.iter().enumerate() {
@@ -212,7 +212,8 @@ pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
             }
         }
     }
-    // Whatever is left needs something that is left: going back from it ends in a circle.
+    // Every remaining operation needs another remaining one, so going back from it leads into a
+    // cycle.
     let Some(mut at) = graph.ops().find(|&op| missing[op] > 0) else { return Vec::new() };
     let mut path: Vec<OpId> = Vec::new();
     while !path.contains(&at) {

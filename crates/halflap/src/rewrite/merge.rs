@@ -2,9 +2,9 @@
 //!
 //! A copy gathers the members' inputs in a bucket, one collective transfers it, and results are
 //! obtained in one of two ways. If a member's result is contiguous, it is a slice of the bucket,
-//! and its waits wait for the merged collective. Where it does not (an all-gather's bucket holds a
-//! piece of each member for every rank), or belongs where the input was, it is copied out: one wait
-//! for all, and a copy in place of each member's wait.
+//! and its waits wait for the merged collective. If it is not (an all-gather's bucket holds a piece
+//! of each member for every rank), or belongs where the input was, it is copied out: one wait for
+//! all, and a copy in place of each member's wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +68,7 @@ fn merged_collective(members: &[MergeMember<'_>]) -> Option<Collective> {
     })
 }
 
-/// What a merged collective is called, by its first member, unless that is taken.
+/// The name of a merged collective: derived from its first member, unless that name is taken.
 pub(super) fn result_name(graph: &Graph, first: OpId, members: usize) -> String {
     format!("{}_x{members}", graph.name(first))
 }
@@ -84,7 +84,7 @@ impl TakenNames {
         )
     }
 
-    /// A name that nothing has, also with the endings of what belongs to a merged collective.
+    /// An unused name, also with the suffixes of what belongs to a merged collective.
     fn take(&mut self, name: &str) -> String {
         let with_endings =
             |name: &String| ["", IN, WAIT, OUT].map(|ending| format!("{name}{ending}"));
@@ -105,8 +105,7 @@ const OUT: &str = ".out";
 
 /// An operation of the new program, before it has a number.
 pub(super) struct DraftOp {
-    /// Its place among others that could run as well, and of several with the same place the
-    /// sequence.
+    /// Its place among others that could run as well, and a tie-breaker.
     pub(super) place: (OpId, u8),
     pub(super) source: Source,
     pub(super) op: OpParts,
@@ -116,7 +115,7 @@ pub(super) struct DraftOp {
 struct Buckets {
     input: Option<BufId>,
     output: Option<BufId>,
-    /// Stands for the wait's having run.
+    /// Represents the completion of the wait.
     waited: Option<BufId>,
 }
 
@@ -151,9 +150,9 @@ struct Merge<'a> {
     graph: &'a Graph,
     prices: PriceList<'a>,
     sets: Vec<MergeSet<'a>>,
-    /// Of an old operation: the member that it is.
+    /// For an old operation: the member that it is.
     of_member: IdVec<OpId, Option<MemberPlace>>,
-    /// Of an old operation: the member that it waits for.
+    /// For an old operation: the member that it waits for.
     of_wait: IdVec<OpId, Option<MemberPlace>>,
     drafts: Vec<DraftOp>,
     /// The old buffers, then the buckets; makers and users are set when operations have numbers.
@@ -224,8 +223,7 @@ impl<'a> Merge<'a> {
         };
     }
 
-    /// Results in one piece take no memory but the bucket's, and neither does what was a part of
-    /// them.
+    /// Contiguous results take no memory besides the bucket, and neither do views of them.
     fn make_slices(&mut self) {
         let mut sliced: BTreeMap<BufId, Option<BufId>> = BTreeMap::new();
         for set in &self.sets {
@@ -315,7 +313,7 @@ impl<'a> Merge<'a> {
         Some(DraftOp { place: (first, 2), source: Source { part: Part::Wait, of }, op })
     }
 
-    /// All other operations, but for the waits that copies take the place of.
+    /// All other operations, except for the waits that copies replace.
     fn add_kept(&mut self) {
         for op in self.graph.ops() {
             if self.of_member[op].is_some() || self.is_replaced(op) {
@@ -357,7 +355,7 @@ impl<'a> Merge<'a> {
         DraftOp { place: (like, 4), source, op: OpParts { deps, outputs, ..copy } }
     }
 
-    /// A copy of so many bytes, for people like an old operation.
+    /// A copy of this many bytes, displayed like an old operation.
     fn copy(&self, name: String, bytes: Bytes, like: OpId) -> OpParts {
         OpParts {
             runtime: Some(self.prices.copy(bytes)),
@@ -368,8 +366,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What a set's members need, for some of the reasons; what they make among themselves is left
-    /// out. What is a member of another set is carried out by that set's collective.
+    /// What a set's members need, for some of the reasons; what they produce among themselves is
+    /// left out. A member of another set is replaced by that set's collective.
     fn deps_of(
         &self,
         ops: &[OpId],

@@ -1,10 +1,10 @@
 //! Rewrites: a recipe applied to a graph gives another graph and the origin of every operation and
 //! buffer.
 //!
-//! A recipe is data, and applying it decides nothing but whether it can be applied. The new graph
-//! is built through [`Parts`](crate::graph::Parts) and validated like every other. That both graphs
-//! compute the same is proved by [`verify_rewrite`](crate::verify_rewrite), which shares no code
-//! with this module.
+//! A recipe is data; applying it decides only whether it can be applied. The new graph is built
+//! through [`Parts`](crate::graph::Parts) and validated like every other. That both graphs compute
+//! the same is proved by [`verify_rewrite`](crate::verify_rewrite), which shares no code with this
+//! module.
 
 mod check;
 mod merge;
@@ -40,7 +40,7 @@ pub enum Recipe {
     Split {
         /// The operations.
         members: Vec<OpId>,
-        /// Into how many pieces each is cut; at least two.
+        /// The number of pieces of each; at least two.
         pieces: u32,
     },
 }
@@ -149,7 +149,7 @@ pub enum RewriteError {
     Unproved(#[from] RewriteViolation),
 }
 
-/// Applies recipes and proves the result: no graph leaves without a proof.
+/// Applies recipes and proves the result: no graph is returned without a proof.
 pub fn rewrite(
     graph: &Graph,
     recipes: &[Recipe],

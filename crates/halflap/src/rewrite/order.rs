@@ -7,9 +7,9 @@ use super::merge::DraftOp;
 use crate::graph::DepKinds;
 use crate::ids::{BufId, Id, IdVec, OpId};
 
-/// Drafts in an order that can run, as near to their places as that allows, and the number that
-/// each has then. Order-only edges that point backwards in it are bridged: successors of their
-/// target come after their source.
+/// Drafts in a valid order, as close to their places as possible, and the resulting number of each.
+/// Order-only edges that point backwards in it are bridged: successors of their target come after
+/// their source.
 pub(super) fn in_order(drafts: Vec<DraftOp>, buffers: usize) -> (Vec<DraftOp>, Vec<OpId>) {
     let mut makers: IdVec<BufId, Option<usize>> = IdVec::filled(None, buffers);
     for (index, draft) in drafts.iter().enumerate() {

@@ -11,9 +11,9 @@ use crate::units::{Bandwidth, Bytes, Nanos};
 /// What a copy from memory to memory takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CopyCost {
-    /// What is read and written in a second, together.
+    /// Bytes read and written per second, together.
     pub bandwidth: Bandwidth,
-    /// What a copy takes besides.
+    /// The fixed time of a copy.
     pub launch: Nanos,
 }
 
@@ -30,7 +30,7 @@ impl CopyCost {
         CopyCost { bandwidth: device.memory, launch: device.launch }
     }
 
-    /// How long it takes to copy so much: it is read and written.
+    /// How long it takes to copy this much: it is read and written.
     pub fn time(&self, bytes: Bytes) -> Nanos {
         self.launch + Bytes(bytes.0.saturating_mul(2)) / self.bandwidth
     }
@@ -41,10 +41,10 @@ impl CopyCost {
 pub struct Prices<'a> {
     /// Of copies.
     pub copy: CopyCost,
-    /// The model of links, where the graph's own collectives say too little.
+    /// The link model, if the graph's own collectives say too little.
     pub costs: &'a Costs,
-    /// A product's start and end, when not all of the device is busy, take as long as so much of
-    /// its result. A piece of a product has its own.
+    /// A product's ramp-up and ramp-down, while part of the device is idle, take as long as this
+    /// much of its result. Each piece of a product has its own.
     pub tail: Bytes,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Prices<'a> {
     }
 }
 
-/// Prices in a graph, whose own collectives are looked at once.
+/// Prices in a graph, whose own collectives are examined once.
 pub(crate) struct PriceList<'a> {
     graph: &'a Graph,
     prices: Prices<'a>,
@@ -91,7 +91,7 @@ pub(crate) struct PriceList<'a> {
 
 impl PriceList<'_> {
     /// How long a merged collective takes: as the graph's own collectives of that kind and group
-    /// say, else as the model of links does, else as long as its members together. `None` where a
+    /// say, else as the model of links does, else as long as its members together. `None` if a
     /// member has no time.
     pub(super) fn merged(&self, members: &[OpId], merged: &Collective) -> Option<Nanos> {
         let graph = self.graph;
@@ -121,7 +121,7 @@ impl PriceList<'_> {
         self.fits.get(&(like.group, like.kind)).copied()
     }
 
-    /// How long a piece of an operation takes; `None` where the operation has no time.
+    /// How long a piece of an operation takes; `None` if the operation has no time.
     pub(super) fn piece(&self, op: OpId, share: Share) -> Option<Nanos> {
         let (graph, copy) = (self.graph, self.prices.copy);
         let time = graph.has_runtime(op).then(|| graph.runtime(op))?;
@@ -141,7 +141,7 @@ impl PriceList<'_> {
     }
 
     /// What the smallest collective of a kind and group takes: as the graph's own say, else as
-    /// those of other kinds in the group do, else as the model of links does, if need be an a100's.
+    /// those of other kinds in the group do, else as the link model does, if necessary an a100's.
     fn latency(&self, like: &Collective) -> Nanos {
         let others = || {
             let in_group = self.fits.iter().filter(|((group, _), _)| *group == like.group);
@@ -182,7 +182,7 @@ pub struct CostLine {
 }
 
 impl CostLine {
-    /// How long so much takes.
+    /// How long this much takes.
     pub fn time(&self, bytes: Bytes) -> Nanos {
         self.latency + Nanos(self.per_byte * bytes.0 as f64)
     }
@@ -197,12 +197,12 @@ impl CostLine {
 const SPREAD: f64 = 1.5;
 
 /// Latency and bandwidth, fitted by least squares to the sizes and times of collectives of one kind
-/// and group. `None` where sizes are nearly the same, or larger ones take no longer.
+/// and group. `None` if sizes are nearly the same, or larger ones take no longer.
 fn fitted(points: &[(f64, f64)]) -> Option<CostLine> {
     let (least, most) = points
         .iter()
         .fold((f64::MAX, f64::MIN), |(low, high), (size, _)| (low.min(*size), high.max(*size)));
-    // Between sizes that are nearly the same, rounding would decide what is latency.
+    // With nearly equal sizes, rounding would decide what is latency.
     if points.is_empty() || most < SPREAD * least {
         return None;
     }

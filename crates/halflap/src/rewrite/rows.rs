@@ -1,16 +1,16 @@
-//! Which operations can be cut into pieces along one axis, the rows.
+//! Which operations can be split along one axis, the rows.
 //!
-//! A graph has no shapes. It has sizes and floating-point operations, and they say enough: a
-//! product of `rows x inner` and `inner x columns` takes `2 * rows * inner * columns` operations,
-//! so the sizes of one operand and of the result give the number of rows, up to the size of an
-//! element. Operations in which every row of the result needs the same row of what is cut, and all
-//! else as a whole, are
-//! - products that contract another axis than the rows,
+//! A graph has no shapes, but sizes and floating-point operations are enough: a product of `rows x
+//! inner` and `inner x columns` takes `2 * rows * inner * columns` operations, so the sizes of one
+//! operand and of the result give the number of rows, up to the size of an element. Operations in
+//! which every row of the result needs the same row of split inputs, and all other inputs as a
+//! whole, are
+//! - products that contract an axis other than the rows,
 //! - fused kernels of elementwise operations on values of one size,
-//! - those with sums along rows, which show by a result with one number for each row,
+//! - those with sums along rows, recognised by a result with one number for each row,
 //! - collectives that move or combine elements one by one: all-to-all and all-reduce.
 //!
-//! Nothing else is cut. What an operation reads and is not cut itself, a piece reads as a whole.
+//! Nothing else is split. A piece reads inputs that are not split as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::graph::{Graph, OpKind};
 use crate::ids::{BufId, IdVec, OpId};
 use crate::units::Bytes;
 
-/// Why an operation cannot be cut into pieces.
+/// Why an operation cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Uncut {
@@ -35,11 +35,11 @@ pub enum Uncut {
     Memory,
     /// It does something that is not known to work row by row.
     Operation,
-    /// Its sizes do not fit its floating-point operations, or are not those of its rows.
+    /// Its sizes do not match its floating-point operations, or its rows.
     Sizes,
     /// It sums over the rows.
     Contracts,
-    /// Its rows are not those of the others.
+    /// Its rows differ from the others'.
     Rows,
 }
 
@@ -77,13 +77,13 @@ const ELEMENTWISE: [&str; 66] = [
 /// Reductions, which are along rows if a result says so.
 const REDUCTIONS: [&str; 7] = ["amax", "amin", "mean", "prod", "sum", "var", "var_mean"];
 
-/// Products whose rows are independent; of a batched one it is not known which axis is which.
+/// Products whose rows are independent; for a batched one it is unknown which axis is which.
 const PRODUCTS: [&str; 2] = ["addmm", "mm"];
 
 /// The sizes that an element can have.
 const ELEMENTS: [u128; 4] = [1, 2, 4, 8];
 
-/// The size of the numbers that reductions give, where it is not that of the elements.
+/// The size of a reduction's results, if it differs from the elements'.
 const STATISTIC: u128 = 4;
 
 /// A fraction, reduced.
@@ -104,21 +104,21 @@ impl Ratio {
     }
 }
 
-/// What an operation says of its rows. A number of rows is given times the square of an element's
-/// size, which cancels where the same elements are compared.
+/// What an operation says about its rows. A number of rows is multiplied by the square of an
+/// element's size, which cancels when the same elements are compared.
 enum RowCount {
-    /// Any will do.
+    /// Any number.
     Any,
-    /// So many.
+    /// This many.
     Is(Ratio),
-    /// So many, or so many.
+    /// Either of two.
     OneOf(Vec<Ratio>),
     /// As many as there are numbers in a result of this size, beside one of all elements.
     Statistic { size: Bytes, all: Bytes },
 }
 
-/// The parts of a set of operations that can be cut together, each along rows of its own;
-/// operations that cannot are left out. Ascending.
+/// The parts of a set of operations that can be cut together, each along its own rows; operations
+/// that cannot are left out. Ascending.
 pub fn cuttable(graph: &Graph, ops: &[OpId]) -> Vec<Vec<OpId>> {
     let mut rows = RowFinder::new(graph, ops);
     rows.settle().unwrap_or_default()
@@ -133,8 +133,8 @@ pub(super) fn check_cut(graph: &Graph, ops: &[OpId]) -> Result<(), RewriteError>
     rows.settle().map(|_| ()).map_err(fails)
 }
 
-/// The buffer that holds what is read under a name of no size: what a wait hands on is the
-/// collective's, and what a collective works on in place is its input.
+/// The buffer behind a name of size zero: a wait passes on the collective's buffer, and a
+/// collective that works in place its input.
 pub(super) fn content(graph: &Graph, buffer: BufId) -> BufId {
     let mut at = buffer;
     while graph.size_alloc(at) == Bytes::ZERO {
@@ -171,8 +171,8 @@ impl<'a> RowFinder<'a> {
         RowFinder { graph, ops, inside, viewed, is_strict: false }
     }
 
-    /// Leaves operations out until all others can be cut, and gives them by what they are cut
-    /// along.
+    /// Removes operations until all others can be split, and returns these by the axis they are
+    /// split along.
     fn settle(&mut self) -> Result<Vec<Vec<OpId>>, (OpId, Uncut)> {
         loop {
             let mut claims: BTreeMap<OpId, RowCount> = BTreeMap::new();
@@ -298,7 +298,7 @@ impl<'a> RowFinder<'a> {
         sizes.filter(|&size| size > Bytes::ZERO).collect()
     }
 
-    /// A product of matrices. Its names have those of what made its operands, which say nothing.
+    /// A matrix product. Its names include those of its operands' producers, which do not matter.
     fn product(&self, op: OpId) -> Result<RowCount, Uncut> {
         let names = self.graph.fused(op);
         let has = |name: &str| names.iter().any(|one| one == name);
@@ -350,7 +350,7 @@ impl<'a> RowFinder<'a> {
             return Err(Uncut::Kind);
         };
         let in_pieces = self.read_sizes(op, true);
-        // What is looked up is read as a whole, and so is not one of the pieces.
+        // The operand of a lookup is read as a whole, so it is not one of the pieces.
         let looks_up = names.iter().any(|name| name == "embedding");
         if looks_up && !self.read_sizes(op, false).iter().any(|&size| size != largest) {
             return Err(Uncut::Operation);

@@ -2,9 +2,9 @@
 //!
 //! Each member becomes as many operations as there are pieces, each on its share of the rows: piece
 //! 1 of a collective travels while piece 2 is still being computed. A piece reads its own piece of
-//! what members make, and all else as a whole. Where only members use a result, its pieces are
-//! buffers of their own; else they are slices of the whole, which the first piece allocates, and
-//! others read when all pieces are there.
+//! members' results, and everything else as a whole. If only members use a result, its pieces are
+//! separate buffers; else they are slices of the whole, which the first piece allocates, and which
+//! others read once all pieces are done.
 
 use super::price::{PriceList, Share};
 use super::rows::{check_cut, content};
@@ -76,12 +76,12 @@ struct Piece {
 }
 
 impl Piece {
-    /// What name something has in this piece, for people counted from one.
+    /// The name of something in this piece, counted from one for display.
     fn name(self, name: &str) -> String {
         format!("{name}.p{}", self.number + 1)
     }
 
-    /// Its share of so many bytes: together the pieces have all of them.
+    /// Its share of this many bytes: together the pieces have all of them.
     fn share(self, bytes: Bytes) -> Bytes {
         let until = |number: u32| i128::from(bytes.0) * i128::from(number) / i128::from(self.of);
         Bytes((until(self.number + 1) - until(self.number)) as i64)
@@ -91,9 +91,9 @@ impl Piece {
 struct Splitting<'a> {
     graph: &'a Graph,
     prices: PriceList<'a>,
-    /// Of an operation: the number of the recipe that cuts it.
+    /// For an operation: the number of the recipe that splits it.
     cut_of: IdVec<OpId, Option<usize>>,
-    /// Of a recipe: into how many.
+    /// For a recipe: the number of pieces.
     pieces: Vec<u32>,
     images: IdVec<BufId, Image>,
 }
@@ -109,7 +109,7 @@ impl Splitting<'_> {
         self.graph.maker(buffer).and_then(|maker| self.cut_of[maker])
     }
 
-    /// Whether others than those that are cut with it need a buffer as a whole.
+    /// Whether operations that are not split with it need a buffer as a whole.
     fn is_needed_whole(&self, buffer: BufId, cut: usize) -> bool {
         let users = self.graph.users(buffer);
         self.graph.size_alloc(buffer) > Bytes::ZERO
@@ -218,7 +218,7 @@ impl Splitting<'_> {
             };
             of
         });
-        // A product needs all of its other operand; of what else is read, a piece needs its rows.
+        // A product needs all of its other operand; of everything else, a piece needs its rows.
         let again = match graph.is_gemm_like(op) {
             true => self.read_whole(op, piece),
             false => Bytes::ZERO,

@@ -1,16 +1,16 @@
 //! The verifier of rewritten programs: proves that both compute the same, or says where they
 //! differ.
 //!
-//! It shares nothing with [`rewrite`](crate::rewrite) but the data that it judges: two graphs and
-//! the claim which operation comes from which. Paths, sums and lifetimes are worked out here once
-//! more, in the plainest way.
+//! It shares nothing with [`rewrite`](crate::rewrite) except the data that it judges: two graphs
+//! and the claim which operation comes from which. Paths, sums and lifetimes are computed here
+//! again, in the simplest way.
 //!
-//! What is proved: every operation of the old program is in the new one as it was, or is one of the
-//! members of a merged collective, or is a wait whose place a copy took. Members may be merged:
-//! they are of one kind, group, reduction and type, and none depends on another. Every value is
-//! made from the same values, and lives until the last that used it. Or it was cut into pieces:
-//! then they have its work between them, and where a piece reads one piece of another result alone,
-//! it needs no other ([`rows`]). Nothing else is there.
+//! What is proved: every operation of the old program is in the new one unchanged, or is a member
+//! of a merged collective, or is a wait that a copy replaced. Members may be merged: they are of
+//! one kind, group, reduction and type, and none depends on another. Every value is computed from
+//! the same values, and lives until its last user. Or an operation was split into pieces: then
+//! these have its work between them, and if a piece reads only one piece of another result, it
+//! needs no other ([`rows`]). There is nothing else in the new program.
 
 mod pieces;
 mod rows;
@@ -25,7 +25,7 @@ use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::origin::{Origin, Part};
 use crate::units::Bytes;
 
-/// Why a changed program is refused.
+/// Why a changed program is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum RewriteViolation {
@@ -94,17 +94,17 @@ pub fn verify_rewrite(before: &Graph, after: &Graph, origin: &Origin) -> Checked
 
 /// What an origin says, sorted.
 struct Claims {
-    /// Of each old operation that stayed, the new one.
+    /// For each old operation that stayed, the new one.
     kept: IdVec<OpId, Option<OpId>>,
-    /// Of each old operation, the copy out of a bucket that replaces it.
+    /// For each old operation, the copy out of a bucket that replaces it.
     copy_out: IdVec<OpId, Option<OpId>>,
-    /// Of each old operation, the collective that it was merged into.
+    /// For each old operation, the collective that it was merged into.
     merged: IdVec<OpId, Option<OpId>>,
-    /// Of each old operation that was cut, its pieces in sequence.
+    /// For each old operation that was split, its pieces in order.
     pieces: IdVec<OpId, Vec<OpId>>,
-    /// Of each old buffer, the new one; of one that has become several, the first of them.
+    /// For each old buffer, the new one; the first if it has become several.
     image: IdVec<BufId, BufId>,
-    /// Of each old buffer that was cut, its pieces in sequence.
+    /// For each old buffer that was split, its pieces in order.
     parts: IdVec<BufId, Vec<BufId>>,
     /// By the merged collective.
     sets: BTreeMap<OpId, MergedSet>,
@@ -114,7 +114,7 @@ struct Claims {
 struct MergedSet {
     merged: OpId,
     copy_in: OpId,
-    /// The operation that waits for all, where copies need one.
+    /// The operation that waits for all, if copies need one.
     wait: Option<OpId>,
     members: Vec<OpId>,
     input: BufId,
@@ -161,7 +161,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// Every old operation is there, as one thing.
+    /// Every old operation is present in exactly one form.
     fn account(&self, before: &Graph) -> Checked {
         for op in before.ops() {
             let node = || before.name(op).to_owned();
@@ -244,7 +244,7 @@ impl Claims {
     }
 }
 
-/// Of each old buffer the new one: by its origin, with the same name; or else its first piece.
+/// For each old buffer the new one: by its origin, with the same name; or else its first piece.
 fn images(
     before: &Graph,
     after: &Graph,
@@ -320,7 +320,7 @@ impl Judge<'_> {
     }
 
     /// Two of some old operations, the second of which depends on the first, directly or through
-    /// others. Goes back from all of them at once, and not beyond the first of them: what comes
+    /// others. Goes back from all of them at once, but not beyond the first of them: what comes
     /// before it in the old program depends on none.
     fn dependent(&self, members: &[OpId]) -> Option<(OpId, OpId)> {
         let first = members.iter().min()?;
@@ -403,8 +403,8 @@ impl Judge<'_> {
         self.bucket_is_held(set)
     }
 
-    /// Buckets are no parts of others, and results only where a slice is one; what a wait makes
-    /// takes no memory.
+    /// Buckets are not views, and results only if they are slices; what a wait produces takes no
+    /// memory.
     fn buckets_are_plain(&self, set: &MergedSet) -> Checked {
         let after = self.after;
         let name = |buffer: BufId| after.buffer_name(buffer).to_owned();
@@ -607,8 +607,8 @@ impl Judge<'_> {
         whole.into_iter().chain(parts.iter().copied()).collect()
     }
 
-    /// A buffer has the size that it had, is a result if it was one, and lives until all have run
-    /// that kept it alive.
+    /// A buffer has its old size, is a result if it was one, and lives until everything that kept
+    /// it alive has run.
     fn lives_as_long(&self, old: BufId) -> Checked {
         if !self.claims.parts[old].is_empty() {
             return self.pieces_live_as_long(old);
@@ -654,7 +654,7 @@ impl Judge<'_> {
         let claims = &self.claims;
         if let Some(merged) = claims.merged[user] {
             let copy_in = claims.sets.get(&merged).map(|set| set.copy_in);
-            // What works in place writes to where it read.
+            // In-place operations write where they read.
             let back = claims.copy_out[user].filter(|_| self.is_in_place(user));
             return copy_in.into_iter().chain(back).collect();
         }
@@ -693,7 +693,7 @@ impl Judge<'_> {
             && self.before.collective(member).is_some_and(|of| of.payload.output > Bytes::ZERO)
     }
 
-    /// What a buffer was a slice of in the old program, as it is called now.
+    /// What a buffer was a slice of in the old program, in the new program.
     fn view_before(&self, old: BufId) -> Option<BufId> {
         self.before.view_of(old).map(|of| self.claims.image[of])
     }

@@ -1,4 +1,4 @@
-//! Operations that were cut: their pieces do what they did, on what they read.
+//! Operations that were split: their pieces do the same, on the same inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::origin::{Origin, Part};
 use crate::units::Bytes;
 
-/// Of each old operation its pieces: numbered without a gap, all of the same number.
+/// For each old operation its pieces: numbered without a gap, the same number for all.
 pub(super) fn pieces_of(
     before: &Graph,
     origin: &Origin,
@@ -39,7 +39,7 @@ pub(super) fn pieces_of(
     Ok(pieces)
 }
 
-/// Of each old buffer whose maker was cut its pieces, one made by each.
+/// For each old buffer whose producer was split, its pieces, one from each piece.
 pub(super) fn parts_of(
     [before, after]: [&Graph; 2],
     origin: &Origin,
@@ -64,7 +64,7 @@ pub(super) fn parts_of(
 }
 
 impl Judge<'_> {
-    /// Every cut operation has pieces that do its work, and reads of single pieces are enough.
+    /// Every split operation has pieces that do its work, and reading single pieces is enough.
     pub(super) fn pieces_are_right(&self) -> Checked {
         let cut: Vec<OpId> =
             self.before.ops().filter(|&op| !self.claims.pieces[op].is_empty()).collect();
@@ -122,7 +122,8 @@ impl Judge<'_> {
         }
     }
 
-    /// A piece makes its part of every result, and the first also what holds all parts.
+    /// A piece produces its part of every result, and the first also the buffer that holds all
+    /// parts.
     fn pieces_make(&self, op: OpId) -> Checked {
         for (number, &piece) in self.claims.pieces[op].iter().enumerate() {
             let mut made: Vec<BufId> = Vec::new();
@@ -138,7 +139,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// What holds all parts of a buffer that was cut, if anything does.
+    /// The buffer that holds all parts of a split buffer, if there is one.
     fn whole(&self, old: BufId) -> Option<BufId> {
         let image = self.claims.image[old];
         Some(image).filter(|image| !self.claims.parts[old].contains(image))
@@ -181,7 +182,7 @@ impl Judge<'_> {
         self.reads_only(piece, &reads)
     }
 
-    /// Cut operations by who reads single pieces of whom.
+    /// Split operations, connected by reads of single pieces.
     fn components(&self, cut: &[OpId]) -> Vec<Vec<OpId>> {
         let mut beside: BTreeMap<OpId, Vec<OpId>> = cut.iter().map(|&op| (op, vec![])).collect();
         for &op in cut {
@@ -278,8 +279,7 @@ impl Judge<'_> {
         self.before.maker(old).map_or(&[], |maker| &self.claims.pieces[maker])
     }
 
-    /// Whether all that a cut operation reads of what is in a buffer, under any name, is its own
-    /// part.
+    /// Whether a split operation reads only its own part of a buffer, under any name.
     fn uses_own(&self, user: OpId, old: BufId) -> bool {
         let held = content(self.before, old);
         let mut reads = self
@@ -306,7 +306,7 @@ fn same_but_size(a: Option<&Collective>, b: Option<&Collective>) -> bool {
     }
 }
 
-/// Whether shares are as equal as can be, and all together are the whole.
+/// Whether shares are as equal as possible, and add up to the whole.
 fn adds_up(shares: Vec<Bytes>, whole: Bytes) -> bool {
     let (least, most) =
         (shares.iter().map(|one| one.0).min(), shares.iter().map(|one| one.0).max());

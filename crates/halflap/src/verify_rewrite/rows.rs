@@ -1,9 +1,9 @@
-//! Whether operations that were cut work row by row.
+//! Whether operations that were split work row by row.
 //!
-//! Cut operations that hand single pieces to each other are cut along the same axis. There must be
-//! a number of rows, and a size of elements, with which each of them adds up: a product takes twice
-//! `rows x inner x columns` floating-point operations, with rows that are not what it sums over;
-//! what a fused kernel reads in pieces and what it makes has one size, or one number for each row.
+//! Operations that pass single pieces to each other are split along the same axis. There must be a
+//! number of rows, and an element size, that is consistent for each of them: a product takes twice
+//! `rows x inner x columns` floating-point operations, and does not sum over the rows; the split
+//! inputs and the results of a fused kernel have one size, or one number for each row.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +28,8 @@ struct Axis {
     element: f64,
 }
 
-/// The buffer in which what is read under a name lies. A wait, or a collective that makes nothing
-/// of any size, hands on what it reads.
+/// The buffer behind a name. A wait, or a collective whose results have size zero, passes on what
+/// it reads.
 pub(super) fn content(graph: &Graph, buffer: BufId) -> BufId {
     let is_name = graph.size_alloc(buffer) == Bytes::ZERO;
     let hands_on =
@@ -152,7 +152,7 @@ fn sums(name: &str) -> bool {
     matches!(name, "amax" | "amin" | "mean" | "prod" | "sum" | "var" | "var_mean")
 }
 
-/// Whether an operation makes each element of one element, or only gives it another name.
+/// Whether an operation computes each element from one element, or only renames.
 #[rustfmt::skip]
 fn is_elementwise(name: &str) -> bool {
     matches!(

@@ -3,7 +3,8 @@
 //! A captured graph is a workload of one unit. An HLO module has a unit for each computation that
 //! runs: loop bodies, branches, callees and the entry. The time and memory of a call depend on the
 //! units that it runs, so [`Workload::walk`] visits them callees first, requests an order for each,
-//! and aggregates the results. Only [`Call`] defines how a loop or a conditional adds up.
+//! and aggregates the results. Only [`Call`] defines how a loop's or a conditional's time and
+//! memory add up.
 
 mod model;
 mod optimize;
@@ -47,7 +48,7 @@ pub struct Workload {
 pub struct Unit {
     /// Its name; empty for a single graph.
     pub name: String,
-    /// The graph. In it, a call takes no time and no memory.
+    /// The graph, in which a call takes no time and no memory.
     pub graph: Arc<Graph>,
     /// The operations that run other units.
     pub calls: Vec<Call>,
@@ -60,12 +61,12 @@ pub struct Unit {
     pub naming: Naming,
 }
 
-/// How the names in a profile belong to operations.
+/// How names in a profile map to operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// The profile is of this graph alone: a name that it does not have is an error.
+    /// The profile is for this graph alone: an unknown name is an error.
     Whole,
-    /// The profile is of all units. The time of a collective that was split here belongs to its
+    /// The profile is for all units. The time of a collective that was split here belongs to its
     /// start; the measured time of any other end is waiting, and does not count.
     Shared {
         /// The ends, ascending.

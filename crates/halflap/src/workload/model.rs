@@ -6,7 +6,7 @@ use crate::graph::{Assignment, Graph, Streams};
 use crate::simulate::Machine;
 use crate::units::Nanos;
 
-/// Where run times come from, and how concurrent operations slow each other.
+/// Where run times come from, and how concurrent operations slow each other down.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Run times.

@@ -52,7 +52,7 @@ pub enum SearchError {
         #[source]
         error: CostError,
     },
-    /// There is no order within the limit, or ours is wrong.
+    /// There is no order within the limit, or the search has a bug.
     #[error("unit {unit:?}: {error}")]
     Order {
         /// The unit that was searched.
@@ -88,8 +88,8 @@ impl From<UnitError> for SearchError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The units, callees first. A unit without communication keeps its order, and has nothing
-    /// found.
+    /// The units, callees first. A unit without communication keeps its order, and has no search
+    /// result.
     pub units: Vec<Decided<Option<Optimized>>>,
 }
 
@@ -109,7 +109,7 @@ impl Decision {
         self.units.last().map(|entry| entry.exposed_in_all).unwrap_or_default()
     }
 
-    /// The most that is ever alive.
+    /// The peak memory.
     pub fn peak(&self) -> Change<Bytes> {
         self.units.last().map(Decided::peak).unwrap_or_default()
     }

@@ -37,7 +37,7 @@ pub struct Priced {
     pub machine: Machine,
     /// The input order, with all callees in theirs.
     pub input: Evaluation,
-    /// Graph and machine with all callees in their input order; `None` where nothing is called.
+    /// Graph and machine with all callees in their input order; `None` if nothing is called.
     before: Option<Box<Before>>,
 }
 
@@ -105,7 +105,7 @@ impl<T> Decided<T> {
         Change { before: self.priced.input.peak(), after: self.result.peak() }
     }
 
-    /// The same with further results made from what there is.
+    /// The same with further results computed from it.
     pub fn map<U>(self, make: impl FnOnce(T, &Priced, &Evaluation) -> U) -> Decided<U> {
         let Decided { priced, result, exposed_in_all, found } = self;
         let found = make(found, &priced, &result);

@@ -125,7 +125,7 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     done
 }
 
-/// The same; returns the order, too.
+/// The same, if the order is only known after the run.
 fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let order = args.order_out.get_or_insert_with(|| artifacts.file("order.json")).clone();
     artifacts.stage("run", || run(args))?;

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use super::{Board, Move};
 
-/// A buffer that the moved operation uses and whose last other user is in between: there, another
-/// operation becomes the one that frees it.
+/// A buffer that the moved operation uses and whose last other user is in between: a different
+/// operation then frees it.
 #[derive(Clone, Copy)]
 pub(super) struct Break {
     at: usize,
@@ -49,7 +49,7 @@ impl Board<'_> {
         self.level[first..=last].iter().copied().fold(i64::MIN, i64::max)
     }
 
-    /// The sum of what levels exceed a limit by.
+    /// The total excess of levels over a limit.
     pub(in super::super) fn excess(&self, limit: i64) -> i64 {
         self.level.iter().map(|&level| (level - limit).max(0)).sum()
     }
@@ -79,7 +79,7 @@ impl Board<'_> {
         let (mut over, mut place) = (None, step.first());
         self.visit_levels(step, |_, level| {
             if level > limit {
-                // Everything but the moved operation stands one place later after a move to an
+                // Everything except the moved operation is one place later after a move to an
                 // earlier place, and one place earlier after a move to a later one.
                 let place = if step.to > step.from { place + 1 } else { place };
                 over = Some(OverLimit { place: place.min(step.last()), by: level - limit });
@@ -246,7 +246,7 @@ impl Board<'_> {
         true
     }
 
-    /// Takes back what a drag changed.
+    /// Reverts what a drag changed.
     pub(super) fn take_back_memory(&mut self, step: Move) {
         let first = step.first();
         self.level[first..first + self.held.levels.len()].copy_from_slice(&self.held.levels);

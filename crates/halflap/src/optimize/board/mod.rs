@@ -1,26 +1,26 @@
 //! The board: an order in time and in memory, on which operations can be moved.
 //!
-//! Asking what a move would do costs its length, not the length of the order.
+//! Evaluating a move costs its length, not the length of the order.
 //!
-//! *Time.* The step time is a longest path. Up to the move it is what it was; behind it the rest of
-//! the order hangs on a few numbers, whose longest paths to the end of the step are kept. Forward,
-//! for every place: `now`, when the compute stream comes to it, and `free`, when each communication
-//! stream is free. Backward: `tail_now` and `tail_free`, the longest paths from there to the end,
-//! and for each operation `tail`, from its start. A collective is under way from its place to its
-//! gates, the operations that need it. A cut through the order then gives the step time: the
-//! largest of `now` and `free` with their tails, and of every collective under way across the cut
-//! with its end and the tail of its gate.
+//! *Time.* The step time is a longest path. Before the move it is unchanged; after it, the rest of
+//! the order depends on a few numbers, whose longest paths to the end of the step are kept.
+//! Forward, for every place: `now`, when the compute stream reaches it, and `free`, when each
+//! communication stream is free. Backward: `tail_now` and `tail_free`, the longest paths from there
+//! to the end, and for each operation `tail`, from its start. A collective is under way from its
+//! place to its gates, the operations that need it. A cut through the order then gives the step
+//! time: the largest of `now` and `free` with their tails, and of every collective under way across
+//! the cut with its end and the tail of its gate.
 //!
 //! *Memory.* Only levels between the two places change, and only the buffers that the moved
 //! operation uses can change who frees them.
 //!
-//! Times are brought up to date only where a question needs them: forward up to the first place of
-//! a move, backward down to behind its last one. Moves that follow each other along the order so
-//! cost their own lengths, wherever they are.
+//! Times are updated only where they are needed: forward up to the first place of a move, backward
+//! down to just after its last one. So moves that follow each other along the order cost their own
+//! lengths, wherever they are.
 //!
-//! Invariants: `order[pos[op]] == op`. `now` and `free` are true up to the place `ahead`, and so
-//! are the ends of what stands before it; tails are true from the place `behind` on. Levels are
-//! true everywhere. Only `make`, `drag` with `settle` or `undo`, `enter` and `reach` write.
+//! Invariants: `order[pos[op]] == op`. `now` and `free` are valid up to the place `ahead`, and so
+//! are the ends of operations before it; tails are valid from the place `behind` on. Levels are
+//! valid everywhere. Only `make`, `drag` with `settle` or `undo`, `enter` and `reach` write.
 
 mod memory;
 mod time;
@@ -134,7 +134,7 @@ impl<'p> Board<'p> {
         self.under_way.sort_unstable_by_key(|&op| pos[op as usize]);
     }
 
-    /// The places where the operation at `from` could stand, inside the region: first and last.
+    /// The first and last place in the region where the operation at `from` could go.
     pub(super) fn room(&self, from: usize) -> (usize, usize) {
         let op = self.order[from] as usize;
         let Range { start: first, end } = self.region;
@@ -181,8 +181,9 @@ impl<'p> Board<'p> {
         self.behind = self.behind.max(span.last() + 1);
     }
 
-    /// Moves an operation to a place that its bonds rule out, and takes along what it is bound to,
-    /// if levels stay within a limit. Returns whether it did; then it must be settled or undone.
+    /// Moves an operation to a place that its dependencies rule out, and takes along the operations
+    /// in the way, if levels stay within a limit. Returns whether it did; then it must be settled
+    /// or undone.
     pub(super) fn drag(&mut self, step: Move, limit: i64) -> bool {
         // If everything there is bound together, it is where it should be.
         if !self.find_dragged(step) || self.dragged.len() > step.last() - step.first() {
@@ -219,7 +220,7 @@ impl<'p> Board<'p> {
         }
     }
 
-    /// Takes back what `drag` did.
+    /// Reverts what `drag` did.
     pub(super) fn undo(&mut self, step: Move) {
         for (place, &op) in (step.first()..).zip(&self.held.order) {
             self.order[place] = op;
@@ -228,7 +229,7 @@ impl<'p> Board<'p> {
         self.take_back_memory(step);
     }
 
-    /// The operation, and all that stands between it and the place and is bound to it.
+    /// The operation, and everything between it and the place that is tied to it by dependencies.
     fn find_dragged(&mut self, step: Move) -> bool {
         const MOST: usize = 10;
         let earlier = step.to < step.from;

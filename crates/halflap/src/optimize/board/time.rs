@@ -116,7 +116,7 @@ impl Board<'_> {
         self.across(span, longest, known)
     }
 
-    /// The longest path from where the streams stand before a place.
+    /// The longest path from the streams' state before a place.
     #[inline(always)]
     fn onward(&self, place: usize, now: f64, free: &[f64]) -> f64 {
         let streams = self.program.streams;
@@ -134,7 +134,7 @@ impl Board<'_> {
     }
 
     /// The longest of a path and of those through what is under way across all of a span. These are
-    /// as they were, and so not longer than `known`: where that is reached, they need no look.
+    /// unchanged, and so not longer than `known`: once that is reached, they need not be examined.
     fn across(&self, span: Range<usize>, mut longest: f64, known: f64) -> f64 {
         for &op in &self.under_way {
             let op = op as usize;
@@ -167,7 +167,7 @@ impl Board<'_> {
         now
     }
 
-    /// Updates times for evaluating what stands between two places: `now`, `free` and `end` up to
+    /// Updates times for evaluating operations between two places: `now`, `free` and `end` up to
     /// the first one, tails from the second one on.
     pub(super) fn reach(&mut self, first: usize, end: usize) {
         while self.ahead < first {
@@ -258,7 +258,7 @@ impl Board<'_> {
     }
 }
 
-/// Copies the numbers of one place: so few that a call would take longer.
+/// Copies the numbers of one place: so few that a library call would take longer.
 #[inline(always)]
 fn copy_few(from: &[f64], to: &mut [f64]) {
     match *from {
@@ -294,7 +294,7 @@ impl Board<'_> {
         ahead.filter(|&ahead| self.end[ahead as usize] >= start)
     }
 
-    /// Where an operation stands.
+    /// Where an operation is.
     pub(in super::super) fn place(&self, op: u32) -> usize {
         self.pos[op as usize] as usize
     }

@@ -17,7 +17,7 @@ impl Ahead<'_> {
     }
 
     /// The collectives that must have ended when an operation starts, because they were issued
-    /// before it on its stream; `in_front` is what comes before it, and was asked for first.
+    /// before it on its stream; `in_front` is what comes before it, and must be computed first.
     pub(super) fn of(&mut self, op: OpId, in_front: &[OpId]) -> Vec<OpId> {
         let mut last = vec![None; self.streams.len()];
         for &pred in in_front {

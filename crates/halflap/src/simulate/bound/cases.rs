@@ -1,5 +1,5 @@
-//! Case distinctions: where the sets that prevent a higher bound differ in a node, that node came
-//! before the moment or it did not. Each case proves at least as much as both together, and the
+//! Case distinctions: if the sets that prevent a higher bound differ in a node, that node either
+//! came before the moment or did not. Each case proves at least as much as both together, and the
 //! smaller of the two bounds holds.
 
 use super::moments::{Decision, Moments, Proof};
@@ -42,7 +42,7 @@ pub(super) fn prove(moments: &mut Moments<'_>, proof: Proof, most: usize) -> Pro
 }
 
 impl Leaf {
-    /// The case where what is undecided is so, or not.
+    /// The case in which the undecided node came before, or did not.
     fn decided(&self, moments: &mut Moments<'_>, is_before: bool) -> Option<Leaf> {
         let (place, node) = self.proof.undecided?;
         let mut decisions = self.decisions.clone();

@@ -27,7 +27,7 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// What each node needs, in the sequence of the nodes.
+    /// What each node needs, in node order.
     pub(super) fn new(lists: &[Vec<Node>]) -> Needs {
         let to: Csr<Node, Node> = Csr::from_lists(lists.iter().map(|list| list.iter().copied()));
         let edges = to.pairs().enumerate().map(|(edge, (_, to))| (to, Edge::from_index(edge)));

@@ -12,7 +12,7 @@ pub(super) struct Kept {
     pub(super) edges: Edges,
     preds: Csr<OpId, OpId>,
     succs: Csr<OpId, OpId>,
-    /// All operations, each behind what comes before it; otherwise as in the input order.
+    /// All operations, each after its predecessors; otherwise in input order.
     pub(super) sequence: Vec<OpId>,
 }
 

@@ -12,8 +12,8 @@
 //! operation on the compute stream has ended when the next one starts, and so has a collective when
 //! another one starts on its stream, which runs collectives in sequence.
 //!
-//! Where compute and communication slow each other, time in which both run is worth less, and there
-//! is only a limited amount of it (`contended`).
+//! If compute and communication slow each other down, time in which both run is worth less, and
+//! there is only a limited amount of it (`contended`).
 
 mod ahead;
 mod cases;
@@ -187,8 +187,8 @@ impl<'a> Bounded<'a> {
         Some(Ready { path: path(&jobs, self.graph), jobs, ends, network })
     }
 
-    /// What each machine by itself proves about the orders with these precedences; `None` if there
-    /// are none.
+    /// What each machine alone proves about the orders with these precedences; `None` if there are
+    /// no such orders.
     fn one_machine(&self, pairs: &[Precedence]) -> Option<(f64, Basis)> {
         let kept = Kept::new(self.graph, self.edges, pairs)?;
         let jobs = Jobs::new(self.graph, self.machine, &kept);

@@ -67,8 +67,8 @@ impl Shave<'_> {
         ops.into_iter().map(move |op| Open { op, after: 0, before: len })
     }
 
-    /// Looks for the places that an operation cannot come before or after; says whether there are
-    /// more than were known.
+    /// Searches for the places that an operation cannot come before or after; returns whether it
+    /// found new ones.
     fn narrow(&mut self, open: &mut Open) -> bool {
         let Open { op, after, before } = *open;
         let path = self.path;

@@ -33,7 +33,7 @@ impl Simplex {
         }
     }
 
-    /// Adds a column: its entries by row, and its cost. Gives its number.
+    /// Adds a column: its entries by row, and its cost. Returns its number.
     pub(super) fn add(&mut self, entries: &[(usize, f64)], cost: f64) -> usize {
         let mut column = vec![0.0; self.limit.len()];
         let mut reduced = cost;
