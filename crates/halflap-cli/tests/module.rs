@@ -42,7 +42,7 @@ fn a_module_is_scheduled_and_written() {
     let dir = folder("module-small");
     small(&dir);
     let (out, _) = ends(&halflap(&dir, &["schedule", "small.txt", "-o", "s.json"]), 0);
-    assert!(out.contains("h100 is assumed, because none was named"), "{out}");
+    assert!(out.contains("h100 is assumed, because no device was given"), "{out}");
     assert!(out.contains("main, the entry") && out.contains("3 nodes, 1 collective"), "{out}");
     assert!(out.contains("{0-3},{4-7}") && out.contains("jit(f)/psum model.py:7"), "{out}");
     let file = read_json(dir.join("s.json"));
@@ -527,7 +527,7 @@ fn wrong_changes_are_found_by_proof_and_by_running() {
     let (_, err) = run(&["verify", "old.txt", "old.txt", "--memory-budget", "1x"], 2);
     assert!(err.contains("are for orders: two modules were given"), "{err}");
     let (_, err) = run(&["schedule", "old.txt", "--rewrite", "nonsense"], 2);
-    assert!(err.contains("'nonsense' is no rewrite"), "{err}");
+    assert!(err.contains("'nonsense' is not a rewrite"), "{err}");
 }
 
 /// Layers whose weights are gathered for the forward pass, and again behind a barrier.

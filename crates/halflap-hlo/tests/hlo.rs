@@ -493,7 +493,7 @@ fn groups_that_cannot_be_read_are_refused() {
 #[test]
 fn what_no_compiler_writes_is_refused() {
     let cases = [
-        ("ROOT r = f32[8] get-tuple-element(p), index=0", "line 5 column 37: 'p' gives no tuple"),
+        ("ROOT r = f32[8] get-tuple-element(p), index=0", "line 5 column 37: 'p' is not a tuple"),
         (
             "ROOT r = f32[8] get-tuple-element(q), index=1",
             "line 5 column 47: get-tuple-element needs index=",
@@ -502,7 +502,7 @@ fn what_no_compiler_writes_is_refused() {
             "ROOT r = f32[8] get-tuple-element(q)",
             "line 5 column 19: get-tuple-element needs index=",
         ),
-        ("ROOT r = f32[8] get-tuple-element(q#0), index=0", "line 5 column 37: 'q' gives no tuple"),
+        ("ROOT r = f32[8] get-tuple-element(q#0), index=0", "line 5 column 37: 'q' is not a tuple"),
         (
             "ROOT x = f32[8] negate(p)\n  ROOT y = f32[8] negate(p)",
             "line 6 column 3: the computation has a second ROOT",
