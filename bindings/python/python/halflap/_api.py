@@ -26,21 +26,21 @@ Effort = Literal["quick", "default", "thorough"]
 
 
 class Machine(TypedDict, total=False):
-    """What orders are simulated on; every function takes these as keywords."""
+    """The machine that orders are simulated on; every function takes these as keywords."""
 
     #: Model run times on this device: a name such as ``"h100"``, a file, or the figures themselves.
     device: str | os.PathLike[str] | Mapping[str, Any]
-    #: How many ranks share a node, where it is not what the device says.
+    #: How many ranks share a node, if not as many as the device says.
     ranks_per_node: int
     #: Model all collectives over this link.
     link: str
     #: Measured run times: a file, or nanoseconds by the names of nodes.
     profile: str | os.PathLike[str] | Mapping[str, float]
-    #: How much slower compute is while communication runs beside it.
+    #: How much slower compute is while communication runs.
     slowdown: float
-    #: How much slower communication is while compute runs beside it.
+    #: How much slower communication is while compute runs.
     comm_slowdown: float
-    #: What the host needs to issue a node, such as ``"4us"``.
+    #: How long the host takes to issue a node, such as ``"4us"``.
     launch: str
     #: Which process groups take turns on one communication stream.
     comm_streams: Literal["shared", "one", "group"]
@@ -128,7 +128,7 @@ class _Result:
 
     def __init__(self, held: _halflap.Held) -> None:
         self._held = held
-        #: What stands above the text.
+        #: A heading above the text.
         self._head = ""
 
     @functools.cached_property
@@ -140,7 +140,7 @@ class _Result:
         return self._held.figures()
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as docs/formats.md has it."""
+        """The whole result, in the format of docs/formats.md."""
         return self._fields
 
     def report(self) -> Report:
@@ -283,7 +283,7 @@ class Simulation(_Result):
 
 
 class Sweep(_Result):
-    """What more memory or a faster network would buy."""
+    """What more memory or a faster network would gain."""
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -292,7 +292,7 @@ class Sweep(_Result):
 
 
 class Analysis(_Result):
-    """What really ran."""
+    """What actually ran."""
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
@@ -310,7 +310,7 @@ class Comparison(_Result):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What the step's time went to, in nanoseconds, in the mean of ranks."""
+        """Where the step's time went, in nanoseconds, as a mean over ranks."""
         return self._fields["measured"]
 
     @property
@@ -356,8 +356,8 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function of the library; its messages name Python's arguments, and it warns as Python
-    does."""
+    """Calls a function of the library; messages use Python's argument names, and warnings are
+    Python warnings."""
     try:
         answer = function(*arguments)
     except _halflap.BadInput as problem:
@@ -405,11 +405,11 @@ def schedule(
     """Finds an order that hides more communication, and proves it.
 
     ``memory_budget`` is the most that the order may need: a multiple of the input order's peak
-    (``"1.2x"`` or ``1.2``) or a size (``"40GiB"``, or whole bytes). ``collective_order="kept"``
-    keeps order-only edges. ``rewrite`` also changes the program where that shortens its step:
-    ``True`` or ``"exact"`` by rewrites that keep every bit, ``"all"``, or a list of their names;
-    ``without`` leaves out chosen ones (``"merge:3"``). ``passes`` runs torch's passes by name, with
-    ``settings``, instead of the optimizer. The rest is `Machine`.
+    (``"1.2x"`` or ``1.2``) or a size (``"40GiB"``, or an integer number of bytes).
+    ``collective_order="kept"`` keeps order-only edges. ``rewrite`` also changes the program where
+    that shortens its step: ``True`` or ``"exact"`` by rewrites that keep every bit, ``"all"``, or a
+    list of their names; ``without`` leaves out chosen ones (``"merge:3"``). ``passes`` runs torch's
+    passes by name, with ``settings``, instead of the optimizer. The rest is `Machine`.
     """
     options = {
         "memory_budget": memory_budget,
@@ -515,7 +515,7 @@ def what_if(
     computation: str | None = None,
     **machine: Any,
 ) -> Sweep:
-    """What more memory or a faster network would buy; the rest is `Machine`.
+    """What more memory or a faster network would gain; the rest is `Machine`.
 
     Of a ``schedule`` its own options are used, unless others are given, and no point where its
     order fits is worse than that.
@@ -547,5 +547,5 @@ def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
 
 
 def analyze(*traces: str | os.PathLike[str]) -> Analysis:
-    """Says what really ran, from traces of torch.profiler, one for each rank."""
+    """Shows what actually ran, from traces of torch.profiler, one for each rank."""
     return Analysis(ask(_halflap.analyze, [os.fspath(trace) for trace in traces]))

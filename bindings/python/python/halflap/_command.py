@@ -8,7 +8,7 @@ from . import _halflap
 
 
 def main() -> None:
-    """Is the command."""
+    """Runs the command."""
     # Python would handle Ctrl-C only after the command has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # By the whole name, because it starts itself again, and this process is Python.

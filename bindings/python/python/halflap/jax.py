@@ -62,7 +62,7 @@ def lower(
                 "xla_dump_to": folder,
                 "xla_dump_hlo_as_text": True,
                 "xla_dump_hlo_pass_re": "spmd-partitioning",
-                # Without their values constants cannot be run.
+                # Without their values, constants cannot be executed.
                 "xla_dump_large_constants": True,
             }
         )
@@ -88,7 +88,7 @@ class Module(Graph):
         super().__init__(text)
         #: The HLO module.
         self.text = text
-        #: What JAX made of it.
+        #: JAX's compiled object.
         self.compiled = compiled
         # Rank k is the device that the program calls partition k.
         self._devices = compiled.runtime_executable().local_devices()
@@ -135,7 +135,7 @@ class Module(Graph):
         return Run(self, ranks, ran.text)
 
     def _archive(self, arguments: tuple[Sequence[Any], Mapping[str, Any]]) -> bytes:
-        """What every rank gets, by the names that `halflap run` has for them."""
+        """The inputs of every rank, by their names in `halflap run`."""
         values, tree = jax.tree.flatten(arguments)
         if tree != self.compiled.in_tree:
             takes = f"the function takes {self.compiled.in_tree}, and was given {tree}"

@@ -4,8 +4,8 @@
 >>> halflap.torch.enable()
 
 has every graph with collectives that is compiled from then on, forward, backward and inference, put
-into the order that hides the most communication within a memory limit. docs/torch.md says what is
-switched, how caches stay correct and what is promised.
+into the order that hides the most communication within a memory limit. docs/torch.md says which
+settings change, how caches stay correct and what is guaranteed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = [
 ]
 
 _enabled: list[Enabled] = []
-#: What is left on after `disable`.
+#: What stays on after `disable`.
 _following = Settings()
 
 
@@ -174,14 +174,14 @@ def enable(
     """Has halflap order every graph with collectives that is compiled from now on.
 
     ``memory_budget``: the most that an order may need, as `halflap.schedule` takes it; by default
-    no more than Inductor's order. ``collective_order``: ``"kept"`` has collectives stay in the
+    no more than Inductor's order. ``collective_order``: ``"kept"`` keeps collectives in the
     program's order, which is safe whatever other ranks run; ``"free"`` lets them pass each other,
     for programs whose ranks all compile the same graphs; ``"auto"`` compiles both, and ranks agree
     on one before they first run a graph. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
 
-    Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as
-    Inductor's ``estimate_op_runtime``), else ``profile`` (`measure`, `profile_from_trace`), else
-    Inductor, else the model of ``device``: a preset's name, a file or a dictionary of figures
+    Run times come from ``estimate`` (called with a scheduler node, returns milliseconds or None,
+    like Inductor's ``estimate_op_runtime``), else ``profile`` (`measure`, `profile_from_trace`),
+    else Inductor, else the model of ``device``: a preset's name, a file or a dictionary of figures
     (docs/costs.md); by default what this process runs on. ``ranks_per_node``: by default the
     launcher's count, else the device's. They must be the same on all ranks.
 
@@ -189,11 +189,11 @@ def enable(
     be; by default what Inductor assumes (``config.unbacked_symint_fallback``).
 
     ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the
-    orders of all ranks of a process group, waiting for at most 60 s or so many seconds, and raise
-    `RanksDiffer` on all of them where they differ; compile caches are off meanwhile, because a rank
-    that takes a graph from its cache decides nothing. ``agree_within``: with ``"auto"``, how many
-    seconds a rank waits for the others before it first runs a graph; then collectives stay in the
-    program's order.
+    orders of all ranks of a process group, waiting for at most 60 s or the given number of seconds,
+    and raise `RanksDiffer` on all of them where they differ; compile caches are off meanwhile,
+    because a rank that takes a graph from its cache decides nothing. ``agree_within``: with
+    ``"auto"``, how many seconds a rank waits for the others before it first runs a graph; then
+    collectives stay in the program's order.
 
     ``collectives``: operators of other libraries that communicate, such as
     ``{"vllm::all_reduce": "all_reduce"}`` or, with a process group that is not that of all ranks,
@@ -203,9 +203,9 @@ def enable(
     ``effort``, ``profile`` and ``rewrite``.
 
     ``rewrite``: ``"exact"`` also merges collectives where that makes a step shorter, and keeps
-    every bit; ``"all"`` also where sums may be added up in another sequence. ``"groups"``, in a
-    list beside these, has all-gathers use a second process group; all ranks then call this. All
-    ranks of a process group must then compile the same graphs.
+    every bit; ``"all"`` also if the order of summation may change. ``"groups"``, in a list beside
+    these, has all-gathers use a second process group; all ranks then call this. All ranks of a
+    process group must then compile the same graphs.
 
     ``keep``: decides for each gathered parameter whether it is kept for the backward pass or
     gathered again, within a limit of its own: ``"1.2x"`` of what the larger of a step's two graphs
@@ -281,10 +281,10 @@ def measure(
     collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
     unbacked: int | None = None,
 ) -> Measured:
-    """Measures what the kernels and collectives of a step take, for ``enable(profile=...)``.
+    """Measures the times of a step's kernels and collectives, for ``enable(profile=...)``.
 
-    All ranks call it, and get the same. ``step`` runs ``steps`` + 2 times. What it calls compiled
-    is compiled anew for this, in an order without overlap, and again when it is next called; it
+    All ranks call it, and get the same. ``step`` runs ``steps`` + 2 times. Its compiled functions
+    are recompiled for this, in an order without overlap, and again when they are next called; they
     must be compiled by Inductor. On GPUs times are those of a trace of torch.profiler, and
     contention is not measured. ``out`` also writes the result to a file. ``collectives`` and
     ``unbacked`` are those of `enable`.
@@ -313,14 +313,15 @@ def timeline(
     steps: int = _measure.STEPS,
     out: str | os.PathLike[str] | None = None,
 ) -> Timeline:
-    """Shows where the time of a step goes: what ran when on each rank, beside the simulation.
+    """Shows where the time of a step goes: what ran when on each rank, compared with the
+    simulation.
 
     All ranks call it, and get the same. ``order``: ``"default"`` (torch's own), ``"none"`` (no
     overlap), ``"kept"`` or ``"free"``; by default what is enabled, else torch's own. ``profile``:
     run times for the simulation; by default they are measured first (`measure`). The step is
-    compiled anew for this and runs ``steps`` + 2 times; the one in the middle by its duration is
-    shown. It must be compiled by Inductor with its Python wrapper, and run on a CPU with gloo. For
-    GPUs, `halflap.analyze` shows what ran. ``out`` also writes a file for ``halflap timeline``.
+    recompiled for this and runs ``steps`` + 2 times; the one with the median duration is shown. It
+    must be compiled by Inductor with its Python wrapper, and run on a CPU with gloo. For GPUs,
+    `halflap.analyze` shows what ran. ``out`` also writes a file for ``halflap timeline``.
     """
     check_settings()
     _check_steps(steps)
@@ -353,15 +354,15 @@ def tune(
     effort: str = "default",
     out: str | os.PathLike[str] | None = None,
 ) -> Tuned:
-    """Tries orders of a training step on this machine, and gives the fastest.
+    """Tries orders of a training step on this machine, and returns the fastest.
 
-    All ranks call it, and get the same. ``make_step`` gives a function that does one step, and
-    calls what is compiled. It is tried with torch's own default, without overlap, and in halflap's
-    orders with collectives kept and free, each within ``memory_budgets``, and freely after each of
-    ``rewrites`` (as `enable` takes one), in turns, until the differences are clear or ``seconds``
-    have passed. Where nothing is faster beyond doubt, the choice is torch's default. ``profile``:
-    run times that are known; by default they are measured first (`measure`). ``out`` also writes
-    the result to a file. The model is trained meanwhile.
+    All ranks call it, and get the same. ``make_step`` returns a function that runs one step, and
+    calls compiled functions. It is tried with torch's own default, without overlap, and in
+    halflap's orders with collectives kept and free, each within ``memory_budgets``, and freely
+    after each of ``rewrites`` (as `enable` takes one), in turns, until the differences are clear or
+    ``seconds`` have passed. If nothing is faster with confidence, torch's default is chosen.
+    ``profile``: known run times; by default they are measured first (`measure`). ``out`` also
+    writes the result to a file. The model is trained meanwhile.
     """
     check_settings()
     limit = _seconds("seconds", seconds)
@@ -392,10 +393,10 @@ def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
     ``halflap.graph/1``.
 
     If halflap is not enabled, it is in the block. Graphs that come from a compile cache are not
-    scheduled, so that caches are off in it, and backward graphs are compiled with their forward
-    graphs. A file has all that decided: ``halflap schedule FILE``, with the options that were
-    enabled, gives the same order. Files are called ``rank0_graph0_forward.json`` and so on. What is
-    in the folder stays: numbers go on after it.
+    scheduled, so caches are off in the block, and backward graphs are compiled with their forward
+    graphs. A file has everything that decided the order: ``halflap schedule FILE``, with the
+    options that were enabled, gives the same order. Files are called ``rank0_graph0_forward.json``
+    and so on. Existing files stay: numbering continues after them.
     """
     folder = os.fspath(folder)
     os.makedirs(folder, exist_ok=True)
@@ -414,7 +415,7 @@ def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def status() -> Status:
-    """What is enabled, whether torch's settings let it work, and what became of each graph with
+    """What is enabled, whether torch's settings let it work, and the outcome for each graph with
     collectives: ``print(halflap.torch.status())``."""
     if not _enabled:
         return status_of(None, {}, sees_all=True)
@@ -426,12 +427,12 @@ def status() -> Status:
 
 
 def history() -> list[Ran]:
-    """What the pass did to each graph in this process, in sequence."""
+    """What the pass did to each graph in this process, in order."""
     return session.history
 
 
 def _plain_options(effort: str, measured: Measured) -> Options:
-    """What decides an order where the user says no more than this."""
+    """The options that decide an order, with defaults for the rest."""
     return Options(
         memory_budget="1x",
         collective_order="kept",

@@ -137,7 +137,7 @@ class Program:
 
     def ordered(self, names: list[str]) -> list[BaseSchedulerNode]:
         """The scheduler nodes in an order, checked against the dependencies that they really have,
-        and with what Inductor derived from their old order put right."""
+        and with what Inductor derived from their old order updated."""
         index_of = {name: index for index, name in enumerate(self._names)}
         order = [index_of[name] for name in names]
         if len(order) != len(self.snodes) or len(set(order)) != len(order):

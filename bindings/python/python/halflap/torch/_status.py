@@ -1,4 +1,4 @@
-"""What is enabled, what became of the graphs that were compiled, and why."""
+"""What is enabled, the outcome for each compiled graph, and why."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Status:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether `enable` is in force; torch's settings may still be in its way."""
+        """Whether `enable` is in effect; torch's settings may still prevent it from working."""
         return self.options is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, in values that JSON has."""
+        """Everything, as JSON-compatible values."""
         return {
             "enabled": self.is_enabled,
             "options": None if self.options is None else dict(self.options),
@@ -111,7 +111,7 @@ class Status:
         ]
 
     def _torchs_text(self) -> list[str]:
-        """What torch does before us, where that is not in our way."""
+        """What torch does before us, if that does not interfere."""
         if not (self.is_enabled and self.torchs_own):
             return []
         texts = [f"{name}={value!r}" for name, value in self.torchs_own.items()]
@@ -141,7 +141,7 @@ def _listed(title: str, all_of_them: list[Any]) -> list[str]:
 
 
 def _grouped(graphs: list[Compiled]) -> list[str]:
-    """Each with what became of it, once for all of which the same is true."""
+    """Each graph with its outcome; graphs with the same outcome are listed together."""
     names: dict[str, list[str]] = {}
     for graph in graphs:
         names.setdefault(_graph_text(graph), []).append(graph.name)

@@ -1,7 +1,7 @@
 """A step as it ran: when each rank computed, issued and waited, and what was on the wire meanwhile.
 
-The step's graphs are compiled anew in the order that is looked at, and marked (`_variants`). The
-profiler says when gloo was done with each collective: a program sees that only where it waits.
+The step's graphs are recompiled in the requested order, with marks (`_variants`). The profiler says
+when gloo was done with each collective: a program sees that only where it waits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Timeline:
         self._comparison = _api.timeline(document)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """All that was measured, as files have it."""
+        """Everything measured, in the file format."""
         return self._document
 
     @property
@@ -73,7 +73,7 @@ class Timeline:
 
 
 class Looked(NamedTuple):
-    """What is looked at: an order of ours, or of torch, and the run times that are known."""
+    """What to measure: an order of ours, or torch's, and the known run times."""
 
     overlap_pass: OverlapPass
     measured: Measured
@@ -120,7 +120,7 @@ class Ran(NamedTuple):
 
 def _profiled(step: Callable[[], Any]) -> Ran:
     """Runs a step, with gloo's work as the profiler saw it."""
-    # It says on standard error when it starts and stops.
+    # It prints to standard error when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with torch.autograd.profiler.profile(use_kineto=True) as profiler:
         marks = _marked()
@@ -196,7 +196,7 @@ def _part(number: int, marks: list[int], variant: Variant, sent: deque[Span]) ->
 
 
 def _document(every: list[Any], measured: Measured) -> dict[str, Any]:
-    """As `halflap timeline` reads it: of all steps the one in the middle by its duration."""
+    """In the format of `halflap timeline`: the step with the median duration."""
     lasted = [
         max(step["end"] - step["begin"] for step in steps)
         for steps in zip(*(rank["steps"] for rank in every))

@@ -1,10 +1,9 @@
 """Run times of scheduler nodes, the same on every rank that has the same graph.
 
 For each node the first of these that has one: the user's callable; the profile; Inductor's
-estimate, for compute on a GPU; what the profile has of the same kind, for as much work; halflap's
-model of a device. Nothing is measured here: what a rank measures for itself differs between ranks,
-and ranks that decide differently hang. Measured times come through a profile, which all ranks
-share.
+estimate, for compute on a GPU; measured times of the same kind, scaled by the work; halflap's model
+of a device. Nothing is measured here: what a rank measures for itself differs between ranks, and
+ranks that decide differently hang. Measured times come through a profile, which all ranks share.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Times:
                 )
 
     def _correct(self, program: Program, snode: BaseSchedulerNode, node: dict[str, Any]) -> bool:
-        """Puts what is known better in the place of what the model says; whether the profile has
-        it."""
+        """Replaces modelled times by better ones; returns whether the profile has one."""
         is_assumed = node["name"] in program.assuming
         profiled = None
         if self.profile:
@@ -90,7 +88,7 @@ class Times:
         return profiled is not None
 
     def _rated(self, node: Mapping[str, Any]) -> float | None:
-        """What the profile's own kernels and collectives take for as much work."""
+        """Times scaled from the profile's own kernels and collectives by the work."""
         if self.rates is None:
             return None
         collective = node.get("collective")
@@ -116,8 +114,8 @@ def may_be_on_gpu() -> bool:
 
 
 def model(program: Nodes, modelled: Modelled) -> None:
-    """Gives every node the run time that the model has of it: none where nothing is launched. What
-    is alike is modelled once."""
+    """Gives every node the run time that the model has of it: none where nothing is launched. Equal
+    nodes are modelled once."""
     kernels: dict[tuple[float, int], list[dict[str, Any]]] = {}
     issued: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for node in program.nodes:

@@ -1,8 +1,8 @@
 """Run times of a step on GPUs, whose kernels run after the host has issued them: from a trace of
 torch.profiler, recorded while every collective is waited for at once.
 
-A collective's kernel runs on every rank until the last one has come: it is shortest there, where it
-waits for no other.
+A collective's kernel runs on every rank until the last rank has arrived: it is shortest on that
+rank, which waits for no other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._rates import COLLECTIVE
 
 
 def traced(run: Callable[[], Any]) -> dict[str, float]:
-    """What kernels and collectives took on this rank's GPU; nothing if it ran none."""
+    """The times of kernels and collectives on this rank's GPU; empty if it ran none."""
     with tempfile.TemporaryDirectory(prefix="halflap") as folder:
         path = Path(folder) / "trace.json"
         with torch.profiler.profile(record_shapes=True) as recorded:
@@ -29,7 +29,7 @@ def traced(run: Callable[[], Any]) -> dict[str, float]:
 
 
 def together(every: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One profile of all ranks': of a collective the shortest time, of a kernel the lower
+    """One profile from all ranks: for a collective the shortest time, for a kernel the lower
     median."""
     found = {}
     for name in sorted(set().union(*every)):

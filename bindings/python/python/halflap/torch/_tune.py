@@ -1,9 +1,9 @@
 """Tries orders of a step on the machine that it runs on, and keeps the fastest.
 
 All orders are in one compiled program (`_variants`), rewritten graphs beside it (`_rewritten`), and
-run in turns, round by round, so that what else happens on the machine happens to all of them. Those
-that cannot be the fastest any more leave the race (`_race`), so that most of the time goes to those
-between which it is close. Every rank sees the durations of all ranks, and comes to the same choice.
+run in turn, round by round, so that other load on the machine affects all of them. Those that can
+no longer be the fastest drop out (`_race`), so that most of the time goes to close candidates.
+Every rank sees the durations of all ranks, and makes the same choice.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ._times import Times
 from ._variants import Described, Variants
 
 FORMAT = "halflap.tuned/1"
-#: What torch does without us. All else is compared with it.
+#: What torch does without us. Everything else is compared with it.
 DEFAULT = "default"
-#: After these no more rounds are run.
+#: The maximum number of rounds.
 MOST_ROUNDS = 201
 
 
@@ -196,7 +196,7 @@ def pass_of(candidate: Candidate, options: Options) -> OverlapPass:
 
 
 def way_of(overlap_pass: OverlapPass) -> Callable[[list[Any]], list[Any]]:
-    """A pass that raises where it cannot do its work."""
+    """A pass that raises if it fails."""
 
     def ordered(snodes: list[Any]) -> list[Any]:
         found = overlap_pass(snodes)
@@ -227,7 +227,7 @@ def _rounds(step: Callable[[], Any], field: Field, names: list[str], limit: floa
     """Seconds of each candidate in the race, as the slowest rank has it, in each round."""
     began, rounds = time.monotonic(), list[Round]()
     for name in names:
-        # What is loaded when it first runs is in no duration.
+        # Loading on the first run is not part of any duration.
         field.choose(name)
         step()
     while len(rounds) < MOST_ROUNDS:
@@ -256,7 +256,7 @@ def row_of(candidate: Candidate, rounds: Sequence[Round]) -> Row:
 
 
 def choice(rows: Sequence[Row]) -> Candidate:
-    """The fastest, if it is faster than torch's default beyond doubt; else that."""
+    """The fastest, if it is faster than torch's default with confidence; else the default."""
     best = min(rows, key=lambda row: row.ratio)
     is_sure = best.rounds >= LEAST_ROUNDS and best.high < 1.0
     return best.candidate if is_sure else Candidate(DEFAULT)

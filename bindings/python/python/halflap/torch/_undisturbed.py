@@ -1,4 +1,4 @@
-"""Running what makes thousands of small calls and objects, deep inside of a compiler."""
+"""Runs code that makes thousands of small calls and objects, deep inside a compiler."""
 
 from __future__ import annotations
 

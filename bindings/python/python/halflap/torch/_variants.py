@@ -161,7 +161,7 @@ def is_measuring() -> bool:
 
 
 def current_building() -> Building | None:
-    """What this thread generates, if it is to be measured."""
+    """What this thread generates, if it will be measured."""
     return _threads.building
 
 

@@ -13,7 +13,7 @@ class UnknownTorch(RuntimeError):
 
 
 def check_version(version: str) -> None:
-    """Refuses a torch that is too old, and says where one is newer than what was tested."""
+    """Rejects a torch that is too old, and warns if it is newer than those tested."""
     number = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if number < OLDEST:
         raise UnknownTorch(f"halflap.torch needs torch 2.10 or newer; this is {version}")

@@ -34,7 +34,7 @@ from ._variants import is_measuring
 
 
 class Outcome(Enum):
-    """What became of a graph with collectives."""
+    """The outcome for a graph with collectives."""
 
     ORDERED = "ordered"
     CACHED = "from a compile cache"
@@ -95,9 +95,9 @@ class Watched:
     graphs: list[Compiled] = field(default_factory=list)
     #: Operators that look like collectives and were not named, in the sequence in which they came.
     hidden: dict[str, None] = field(default_factory=dict)
-    #: How many graphs there was nothing to do for.
+    #: How many graphs needed nothing.
     without_collectives: int = 0
-    #: Why graphs were warned of already.
+    #: The reasons already warned about.
     told: set[tuple[Reason, str | None]] = field(default_factory=set)
     #: By compilation: a backward graph may be compiled long after its forward graph.
     backends: dict[str, Backend] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class _Frame:
     """One of the calls that a thread is in."""
 
     is_inductors: bool = False
-    #: Whether a call further in has seen the graph, and said what became of it.
+    #: Whether an inner call has seen the graph, and recorded its outcome.
     is_settled: bool = False
     #: Whether a compile cache answered.
     is_cached: bool = False
@@ -227,7 +227,7 @@ CALLED = re.compile(r"(\w+)\.(\w+)\.\w+\(")
 
 
 class Look:
-    """Looks at what is compiled while one pass is enabled."""
+    """Watches what is compiled while one pass is enabled."""
 
     def __init__(self, our_pass: OverlapPass) -> None:
         self._pass = our_pass
