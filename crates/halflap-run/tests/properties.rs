@@ -301,6 +301,244 @@ fn convolutions() {
     }
 }
 
+/// A window in one dimension, and the array that it moves over.
+struct Moving {
+    len: usize,
+    size: usize,
+    stride: usize,
+    low: i64,
+    high: i64,
+    base: usize,
+    window: usize,
+    is_reversed: bool,
+}
+
+impl Moving {
+    fn by_chance(random: &mut Random, longest: usize) -> Moving {
+        let size = random.between(1, 4);
+        Moving {
+            len: random.between(4, longest),
+            size,
+            stride: random.between(1, 2),
+            low: random.below(5) as i64 - 1,
+            high: random.below(4) as i64 - 1,
+            base: if random.below(4) == 0 { 2 } else { 1 },
+            window: if random.below(4) == 0 { 2 } else { 1 },
+            is_reversed: random.below(3) == 0,
+        }
+    }
+
+    fn outputs(&self) -> Option<usize> {
+        let grown = ((self.len - 1) * self.base + 1) as i64 + self.low + self.high;
+        let seen = ((self.size - 1) * self.window + 1) as i64;
+        (grown >= seen).then(|| ((grown - seen) / self.stride as i64 + 1) as usize)
+    }
+
+    /// The element that a place of an output's window sees.
+    fn seen(&self, output: usize, place: usize) -> Option<usize> {
+        let at = (output * self.stride + place * self.window) as i64 - self.low;
+        let is_there =
+            at >= 0 && at % self.base as i64 == 0 && at / (self.base as i64) < self.len as i64;
+        is_there.then_some((at / self.base as i64) as usize)
+    }
+}
+
+/// The numbers of windows in several dimensions, as HLO writes them.
+fn window_text(dims: &[Moving], numbers: &[(&str, fn(&Moving) -> String)]) -> String {
+    let all = |of: fn(&Moving) -> String| dims.iter().map(of).collect::<Vec<_>>().join("x");
+    let shown: Vec<String> =
+        numbers.iter().map(|(name, of)| format!("{name}={}", all(*of))).collect();
+    format!("window={{{}}}", shown.join(" "))
+}
+
+/// Dimensions in any sequence: labels, and what is at the place of each.
+fn shuffled_by(labels: &str, random: &mut Random) -> Vec<char> {
+    let labels: Vec<char> = labels.chars().collect();
+    random.shuffled(labels.len()).into_iter().map(|at| labels[at]).collect()
+}
+
+/// A convolution with its dimensions in any sequence.
+struct AnyConv {
+    dims: [Moving; 2],
+    /// The output's extents.
+    out: [usize; 2],
+    batches: usize,
+    inputs: usize,
+    outputs: usize,
+    groups: usize,
+    is_by_batch: bool,
+    /// Of the input, the kernel and the output.
+    labels: [Vec<char>; 3],
+}
+
+impl AnyConv {
+    fn by_chance(random: &mut Random, longest: usize) -> Option<AnyConv> {
+        let dims = [Moving::by_chance(random, longest), Moving::by_chance(random, 9)];
+        let out = [dims[0].outputs()?, dims[1].outputs()?];
+        Some(AnyConv {
+            dims,
+            out,
+            batches: random.between(1, 5),
+            inputs: random.between(1, 5),
+            outputs: random.between(1, 5),
+            groups: random.between(1, 2),
+            is_by_batch: random.below(2) == 0,
+            labels: ["bf01", "io01", "bf01"].map(|labels| shuffled_by(labels, random)),
+        })
+    }
+
+    fn shape(&self, which: usize) -> Vec<usize> {
+        let [by_batch, by_feature] = match self.is_by_batch {
+            true => [self.groups, 1],
+            false => [1, self.groups],
+        };
+        let extent = |label: &char| match (which, label) {
+            (0, 'b') => self.batches * by_batch,
+            (0, 'f') => self.inputs * by_feature,
+            (2, 'b') => self.batches,
+            (1, 'i') => self.inputs,
+            (1, 'o') | (2, 'f') => self.outputs * self.groups,
+            (which, label) => {
+                let dim = usize::from(*label == '1');
+                [self.dims[dim].len, self.dims[dim].size, self.out[dim]][which]
+            }
+        };
+        self.labels[which].iter().map(extent).collect()
+    }
+
+    fn text(&self) -> String {
+        let window = window_text(
+            &self.dims,
+            &[
+                ("size", |dim| dim.size.to_string()),
+                ("stride", |dim| dim.stride.to_string()),
+                ("pad", |dim| format!("{}_{}", dim.low, dim.high)),
+                ("lhs_dilate", |dim| dim.base.to_string()),
+                ("rhs_dilate", |dim| dim.window.to_string()),
+                ("rhs_reversal", |dim| u8::from(dim.is_reversed).to_string()),
+            ],
+        );
+        let [x, k, c] = [0, 1, 2].map(|which| list(&self.shape(which)));
+        let [input, kernel, out] =
+            [0, 1, 2].map(|which| self.labels[which].iter().collect::<String>());
+        let grouped = if self.is_by_batch { "batch" } else { "feature" };
+        format!(
+            " x = f32[{x}] parameter(0)\n k = f32[{k}] parameter(1)\n ROOT c = f32[{c}] \
+             convolution(x, k), {window}, dim_labels={input}_{kernel}->{out}, \
+             {grouped}_group_count={}",
+            self.groups,
+        )
+    }
+
+    /// An element of the input or the kernel.
+    fn element(&self, array: &Tensor, which: usize, index: impl Fn(char) -> usize) -> f32 {
+        let index: Vec<usize> = self.labels[which].iter().map(|&label| index(label)).collect();
+        array.slice::<f32>()[place(array.dims(), &index)]
+    }
+
+    /// An element of the result.
+    fn sum(&self, x: &Tensor, k: &Tensor, index: &[usize]) -> f32 {
+        let at = |label: char| index[self.labels[2].iter().position(|&l| l == label).unwrap()];
+        let (group, dims) = (at('f') / self.outputs, &self.dims);
+        let mut sum = 0.0;
+        for place in indices(&[dims[0].size, dims[1].size, self.inputs]) {
+            let seen = [dims[0].seen(at('0'), place[0]), dims[1].seen(at('1'), place[1])];
+            let [Some(row), Some(column)] = seen else { continue };
+            let value = self.element(x, 0, |label| match label {
+                'b' => at('b') + if self.is_by_batch { group * self.batches } else { 0 },
+                'f' => place[2] + if self.is_by_batch { 0 } else { group * self.inputs },
+                '0' => row,
+                _ => column,
+            });
+            let tap = |dim: usize| match dims[dim].is_reversed {
+                true => dims[dim].size - 1 - place[dim],
+                false => place[dim],
+            };
+            let factor = self.element(k, 1, |label| match label {
+                'i' => place[2],
+                'o' => at('f'),
+                '0' => tap(0),
+                _ => tap(1),
+            });
+            sum += value * factor;
+        }
+        sum
+    }
+}
+
+#[test]
+fn convolutions_in_any_layout() {
+    let mut random = Random(61);
+    for round in 0..ROUNDS {
+        // Some are long enough to be cut into tiles and written where they belong.
+        let longest = if round % 4 == 0 { 24 } else { 9 };
+        let Some(conv) = AnyConv::by_chance(&mut random, longest) else { continue };
+        let (x, k) = (random.floats(&conv.shape(0)), random.floats(&conv.shape(1)));
+        let expected: Vec<f32> =
+            indices(&conv.shape(2)).iter().map(|index| conv.sum(&x, &k, index)).collect();
+        assert_close(run_entry(&conv.text(), &[x, k])[0].slice(), &expected, 1e-5);
+    }
+}
+
+/// Windows over some dimensions, with others before and after. The initial value counts once, also
+/// where it is not neutral.
+#[test]
+fn reductions_of_windows() {
+    let mut random = Random(62);
+    for _ in 0..ROUNDS / 3 {
+        let dims = [Moving::by_chance(&mut random, 12), Moving::by_chance(&mut random, 12)];
+        let [Some(rows), Some(columns)] = [&dims[0], &dims[1]].map(Moving::outputs) else {
+            continue;
+        };
+        let (before, after) = (random.between(1, 3), [1, 3, 40, 600][random.below(4)]);
+        let x = random.floats(&[before, dims[0].len, dims[1].len, after]);
+        let window = window_text(
+            &dims,
+            &[
+                ("size", |dim| dim.size.to_string()),
+                ("stride", |dim| dim.stride.to_string()),
+                ("pad", |dim| format!("{}_{}", dim.low, dim.high)),
+                ("lhs_dilate", |dim| dim.base.to_string()),
+                ("rhs_dilate", |dim| dim.window.to_string()),
+            ],
+        );
+        // The same in all four dimensions.
+        let still = [("size=", "1"), ("stride=", "1"), ("pad=", "0_0"), ("dilate=", "1")];
+        let window = window
+            .split(' ')
+            .map(|number| {
+                let (_, one) = still.iter().find(|(name, _)| number.contains(name)).unwrap();
+                let (name, values) = number.rsplit_once('=').unwrap();
+                let (values, end) = values.split_once('}').map_or((values, ""), |(v, _)| (v, "}"));
+                format!("{name}={one}x{values}x{one}{end}")
+            })
+            .collect::<Vec<_>>()
+            .join(" ");
+        let out = [before, rows, columns, after];
+        let body = format!(
+            " x = f32[{}] parameter(0)\n z = f32[] constant(10)\n ROOT w = f32[{}] \
+             reduce-window(x, z), {window}, to_apply=add",
+            list(x.dims()),
+            list(&out),
+        );
+        let expected: Vec<f32> = indices(&out)
+            .iter()
+            .map(|index| {
+                let mut sum = 10.0;
+                for tap in indices(&[dims[0].size, dims[1].size]) {
+                    let seen = [0, 1].map(|dim| dims[dim].seen(index[dim + 1], tap[dim]));
+                    if let [Some(row), Some(column)] = seen {
+                        let at = place(x.dims(), &[index[0], row, column, index[3]]);
+                        sum += x.slice::<f32>()[at];
+                    }
+                }
+                sum
+            })
+            .collect();
+        assert_close(run_entry(&body, &[x.clone()])[0].slice(), &expected, 1e-5);
+    }
+}
+
 fn place3(dims: &[usize], index: [usize; 3]) -> usize {
     place(dims, &index)
 }

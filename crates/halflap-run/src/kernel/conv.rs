@@ -1,114 +1,28 @@
-//! Convolutions: each window becomes a column of a matrix (im2col), and a matrix multiplication
-//! does the rest.
+//! Convolutions: each window becomes a column of a matrix (im2col, `columns`), and a matrix
+//! multiplication does the rest.
 //!
-//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative),
-//! both dilations, reversed windows, groups of features or of batches. Columns are made in pieces
-//! that fit the second-level cache. bf16 and f16 are computed in f32 and rounded once. If most
-//! positions of the windows see padding, only the others are computed, individually.
+//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
+//! dilations, reversed windows, groups of features or of batches. The matrix is made in pieces that
+//! fit the second-level cache, and operands are read and the result is written where they are, unless
+//! their dimensions cannot be walked as one. bf16 and f16 are computed in f32 and rounded once. If
+//! most positions of the windows see padding, only the others are computed (`sparse`).
 
-use std::ops::Range;
-
-use halflap_hlo::WindowDim;
+use halflap_hlo::ConvDims;
 
 use super::Buffers;
-use super::block;
+use super::block::{self, BlockFn};
+use super::columns::{Axis, Line, MatrixPart, Space, Windows};
 use super::error::Gap;
 use super::formula::{Convolving, TermId};
 use super::matrix::{GemmReal, MatrixProduct, MatrixView};
-use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
-use super::walk::{Transfer, each_index, strides};
-use super::window::seen;
-use crate::tensor::{DType, element_count};
+use super::moves::CopyStage;
+use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
+use super::sparse::{Extents, SparseArray, SparseConv, few_seen};
+use super::walk::strides;
+use crate::tensor::DType;
 
-struct Conv {
-    window: Vec<WindowDim>,
-    input: ArraySlot,
-    kernel: ArraySlot,
-    to: ArraySlot,
-    types: [DType; 3],
-    /// Steps of the input: batch, feature, spatial dimensions.
-    batch_by: usize,
-    feature_by: usize,
-    spatial_by: Vec<usize>,
-    spatial: Vec<usize>,
-    out_spatial: Vec<usize>,
-    out_by: Vec<i64>,
-    /// The window's extents.
-    sizes: Vec<usize>,
-    groups: usize,
-    is_batch_grouped: bool,
-    /// In each group: input features, output features, batches.
-    inputs: usize,
-    outputs: usize,
-    batches: usize,
-    /// The kernel as groups of matrices, and the result from such.
-    pack: Transfer,
-    unpack: Transfer,
-    lens: [usize; 3],
-    /// For each dimension what windows see, if that is sparse.
-    few: Option<Vec<Vec<Sight>>>,
-}
-
-/// A place of a window that sees an element, in one dimension.
-#[derive(Clone, Copy)]
-struct Sight {
-    output: usize,
-    place: usize,
-    element: usize,
-}
-
-/// If less than this part of all positions see an element, only those are computed.
-const SPARSE: usize = 8;
-
-/// The elements that the window of an output can reach in one dimension.
-fn reached(window: &WindowDim, len: usize, output: usize) -> Range<i64> {
-    let start = output as i64 * window.stride as i64 - window.pad_low;
-    let end = start + (window.size as i64 - 1) * window.rhs_dilate as i64;
-    let dilation = window.lhs_dilate.max(1) as i64;
-    let first = start.max(0).div_euclid(dilation) + i64::from(start.max(0) % dilation != 0);
-    first..(end.div_euclid(dilation) + 1).min(len as i64)
-}
-
-/// What the windows see in each dimension; nothing if that is dense.
-fn few_seen(
-    numbers: &Convolving,
-    spatial: &[usize],
-    out_spatial: &[usize],
-) -> Option<Vec<Vec<Sight>>> {
-    let dims = || numbers.window.iter().zip(spatial.iter().zip(out_spatial));
-    let (mut most, mut all) = (1usize, 1usize);
-    for (window, (&len, &outputs)) in dims() {
-        let count = |output: usize| {
-            let Range { start, end } = reached(window, len, output);
-            usize::try_from(end - start).unwrap_or(0)
-        };
-        most = most.saturating_mul((0..outputs).map(count).sum());
-        all = all.saturating_mul(outputs.saturating_mul(window.size as usize));
-    }
-    let seen = |(window, (&len, &outputs)): (&WindowDim, (&usize, &usize))| {
-        seen_along(window, len, outputs)
-    };
-    (most.saturating_mul(SPARSE) < all).then(|| dims().map(seen).collect())
-}
-
-/// What the windows see in one dimension.
-fn seen_along(window: &WindowDim, len: usize, outputs: usize) -> Vec<Sight> {
-    let size = window.size as usize;
-    let mut sights = Vec::new();
-    for output in 0..outputs {
-        let start = output as i64 * window.stride as i64 - window.pad_low;
-        for element in reached(window, len, output) {
-            let (at, dilation) =
-                (element * window.lhs_dilate as i64 - start, window.rhs_dilate.max(1) as i64);
-            if at % dilation == 0 {
-                let place = (at / dilation) as usize;
-                let place = if window.reversed { size - 1 - place } else { place };
-                sights.push(Sight { output, place, element: element as usize });
-            }
-        }
-    }
-    sights
-}
+/// How many elements of the matrix are made at once.
+const PIECE: usize = 64 * 1024;
 
 pub(super) fn plan(
     planner: &mut Planner<'_>,
@@ -117,278 +31,523 @@ pub(super) fn plan(
 ) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
-    let (input, kernel) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
-    let terms = [formula.term(term.args[0]), formula.term(term.args[1]), term];
-    let types = terms.map(|term| term.dtype);
-    if !matches!(block::computed_as(term.dtype), DType::F32 | DType::F64) {
-        return Err(planner.fail(id, Gap::OfType(term.dtype)));
+    let computed = block::computed_as(term.dtype);
+    for dtype in [term.args[0], term.args[1], id].map(|id| formula.term(id).dtype) {
+        if block::computed_as(dtype) != computed || !matches!(computed, DType::F32 | DType::F64) {
+            return Err(planner.fail(id, Gap::OfType(dtype)));
+        }
     }
-    let [input_dims, kernel_dims, out_dims] = terms.map(|term| &term.dims);
-    let dims = &numbers.dims;
-    let groups = numbers.feature_groups.max(numbers.batch_groups);
-    let is_batch_grouped = numbers.batch_groups > 1;
-    let is_right = numbers.feature_groups == 1 || numbers.batch_groups == 1;
-    let outputs = kernel_dims[dims.kernel_output] / groups;
-    if !is_right || outputs * groups != kernel_dims[dims.kernel_output] {
+    let Some(shape) = ConvShape::new(planner, id, numbers) else {
         return Err(planner.fail(id, Gap::Shape));
-    }
-    let inputs = kernel_dims[dims.kernel_input];
-    let input_by = strides(input_dims);
-    let out_spatial: Vec<usize> = dims.output_spatial.iter().map(|&dim| out_dims[dim]).collect();
-    // The kernel as outputs, inputs, window; the result as outputs, batch, space.
-    let order: Vec<usize> =
-        [&[dims.kernel_output, dims.kernel_input][..], &dims.kernel_spatial].concat();
-    let kernel_by = strides(kernel_dims);
-    let packed: Vec<usize> = order.iter().map(|&dim| kernel_dims[dim]).collect();
-    let from: Vec<i64> = order.iter().map(|&dim| kernel_by[dim]).collect();
-    let computed = block::computed_as(term.dtype).size();
-    let pack = Transfer::new(&packed, &from, &strides(&packed), computed);
-    let order: Vec<usize> =
-        [&[dims.output_feature, dims.output_batch][..], &dims.output_spatial].concat();
-    let out_by = strides(out_dims);
-    let unpacked: Vec<usize> = order.iter().map(|&dim| out_dims[dim]).collect();
-    let to_by: Vec<i64> = order.iter().map(|&dim| out_by[dim]).collect();
-    let unpack = Transfer::new(&unpacked, &strides(&unpacked), &to_by, computed);
-    let spatial: Vec<usize> = dims.input_spatial.iter().map(|&dim| input_dims[dim]).collect();
-    let few = few_seen(numbers, &spatial, &out_spatial);
+    };
+    let (input, kernel) = (operand(planner, term.args[0])?, operand(planner, term.args[1])?);
     let to = planner.target(id);
-    planner.add(Conv {
-        few,
-        window: numbers.window.clone(),
+    let narrow = block::narrow(term.dtype);
+    let result = match narrow {
+        Some(_) => planner.temp(term.len() * computed.size()),
+        None => to,
+    };
+    let arrays = ConvArrays {
         input,
         kernel,
-        to,
-        types,
-        batch_by: input_by[dims.input_batch] as usize,
-        feature_by: input_by[dims.input_feature] as usize,
-        spatial_by: dims.input_spatial.iter().map(|&dim| input_by[dim] as usize).collect(),
-        spatial,
-        out_by: strides(&out_spatial),
-        out_spatial,
-        sizes: numbers.window.iter().map(|dim| dim.size as usize).collect(),
-        groups,
-        is_batch_grouped,
-        inputs,
-        outputs,
-        batches: out_dims[dims.output_batch],
-        pack,
-        unpack,
-        lens: terms.map(|term| term.len()),
-    });
+        result: Strided { slot: result, base: 0, by: strides(&term.dims) },
+        dims: &term.dims,
+        dtype: computed,
+    };
+    match few_seen(&shape.extents) {
+        Some(few) => {
+            let sparse = shape.sparse(&arrays, few, term.len());
+            planner.add(sparse);
+        }
+        None => shape.dense(planner, arrays),
+    }
+    if let Some(function) = narrow {
+        let sizes = [computed.size(), term.dtype.size()];
+        planner.add(ConvertStage { from: result, to, len: term.len(), sizes, function });
+    }
     Ok(to)
 }
 
-impl Conv {
-    fn places(&self) -> usize {
-        self.window.iter().map(|dim| dim.size as usize).product()
-    }
-
-    /// How many rows the matrix of columns has.
-    fn depth(&self) -> usize {
-        self.inputs * self.places()
-    }
-
-    /// How many columns there are.
-    fn columns(&self) -> usize {
-        self.batches * element_count(&self.out_spatial)
-    }
-
-    /// How many columns are made at once.
-    fn tile(&self) -> usize {
-        const ELEMENTS: usize = 128 * 1024;
-        (ELEMENTS / self.depth().max(1)).clamp(64, 4096).min(self.columns().max(1))
-    }
-
-    fn size(&self) -> usize {
-        block::computed_as(self.types[2]).size()
-    }
-
-    /// The parts of local memory: columns, their places, the packed kernel, the result, and both
-    /// operands where they are converted.
-    fn parts(&self) -> [usize; 7] {
-        let size = self.size();
-        let wide = |index: usize| {
-            if block::widen(self.types[index]).is_some() { self.lens[index] * size } else { 0 }
+/// An operand in memory, in the type that is computed.
+fn operand(planner: &mut Planner<'_>, id: TermId) -> Result<Strided, Trouble> {
+    let term = planner.formula.term(id);
+    let dense = |slot| Strided { slot, base: 0, by: strides(&term.dims) };
+    let Some(function) = block::widen(term.dtype) else {
+        let strided = match planner.computes(id) {
+            true => None,
+            false => planner.strided(id)?,
         };
-        // The result may have to be narrowed as well.
-        let last = if block::narrow(self.types[2]).is_some() { self.lens[2] * size } else { 0 };
-        let bytes = [
-            if self.few.is_some() { 0 } else { self.depth() * self.tile() * size },
-            if self.few.is_some() { 0 } else { self.tile() * 8 },
-            self.lens[1] * size,
-            self.lens[2] * size,
-            wide(0),
-            wide(1),
-            last,
-        ];
-        let mut ends = [0; 7];
-        let mut end = 0;
-        for (part, bytes) in ends.iter_mut().zip(bytes) {
-            end += bytes.next_multiple_of(64);
-            *part = end;
+        return match strided {
+            Some(strided) => Ok(strided),
+            None => Ok(dense(planner.make(id)?)),
+        };
+    };
+    let from = planner.make(id)?;
+    let sizes = [term.dtype.size(), block::computed_as(term.dtype).size()];
+    let to = planner.temp(term.len() * sizes[1]);
+    planner.add(ConvertStage { from, to, len: term.len(), sizes, function });
+    Ok(dense(to))
+}
+
+/// Elements of one type as those of another.
+struct ConvertStage {
+    from: ArraySlot,
+    to: ArraySlot,
+    len: usize,
+    /// The sizes of an element before and after.
+    sizes: [usize; 2],
+    function: BlockFn,
+}
+
+impl KernelStage for ConvertStage {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let share = buffers.share(self.len);
+        // SAFETY: both arrays have the length.
+        unsafe {
+            let from = buffers.read(self.from).add(share.start * self.sizes[0]);
+            let to = buffers.write(self.to).add(share.start * self.sizes[1]);
+            (self.function)(&[from; 3], to, share.len());
         }
-        ends
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.len, self.len)
+    }
+}
+
+/// The arrays of a convolution, in the type that is computed.
+struct ConvArrays<'a> {
+    input: Strided,
+    kernel: Strided,
+    result: Strided,
+    /// The extents of the result.
+    dims: &'a [usize],
+    dtype: DType,
+}
+
+/// The numbers of a convolution.
+struct ConvShape<'n> {
+    dims: &'n ConvDims,
+    /// One for each spatial dimension.
+    extents: Vec<Extents>,
+    groups: usize,
+    is_batch_grouped: bool,
+    /// In each group: input features, output features, batches.
+    inputs: usize,
+    outputs: usize,
+    batches: usize,
+}
+
+impl<'n> ConvShape<'n> {
+    fn new(planner: &Planner<'_>, id: TermId, numbers: &'n Convolving) -> Option<ConvShape<'n>> {
+        let formula = planner.formula;
+        let term = formula.term(id);
+        let [input_dims, kernel_dims] = [0, 1].map(|index| &formula.term(term.args[index]).dims);
+        let dims = &numbers.dims;
+        let groups = numbers.feature_groups.max(numbers.batch_groups);
+        let outputs = kernel_dims[dims.kernel_output].checked_div(groups)?;
+        let is_right = numbers.feature_groups == 1 || numbers.batch_groups == 1;
+        if !is_right || outputs * groups != kernel_dims[dims.kernel_output] {
+            return None;
+        }
+        let extents = numbers.window.iter().zip(&dims.input_spatial).zip(&dims.output_spatial);
+        let extents = extents.map(|((&window, &from), &to)| Extents {
+            window,
+            len: input_dims[from],
+            outputs: term.dims[to],
+        });
+        Some(ConvShape {
+            dims,
+            extents: extents.collect(),
+            groups,
+            is_batch_grouped: numbers.batch_groups > 1,
+            inputs: kernel_dims[dims.kernel_input],
+            outputs,
+            batches: term.dims[dims.output_batch],
+        })
+    }
+
+    /// The step of the input from group to group.
+    fn input_group(&self, input: &Strided) -> isize {
+        match self.is_batch_grouped {
+            true => self.batches as isize * input.by[self.dims.input_batch] as isize,
+            false => self.inputs as isize * input.by[self.dims.input_feature] as isize,
+        }
+    }
+
+    fn sparse(
+        &self,
+        arrays: &ConvArrays<'_>,
+        few: Vec<Vec<super::sparse::Sight>>,
+        len: usize,
+    ) -> SparseConv {
+        let ConvArrays { input, kernel, result, .. } = arrays;
+        let outputs = |by: i64| self.outputs as isize * by as isize;
+        let array = |strided: &Strided, spatial: &[usize], group: isize| SparseArray {
+            slot: strided.slot,
+            base: strided.base as isize,
+            spatial: spatial.iter().map(|&dim| strided.by[dim] as isize).collect(),
+            group,
+        };
+        let axis = |count: usize, by: i64| Axis { count, by: by as isize };
+        let dims = self.dims;
+        SparseConv {
+            dtype: arrays.dtype,
+            few,
+            input: array(input, &dims.input_spatial, self.input_group(input)),
+            kernel: array(kernel, &dims.kernel_spatial, outputs(kernel.by[dims.kernel_output])),
+            to: array(result, &dims.output_spatial, outputs(result.by[dims.output_feature])),
+            groups: self.groups,
+            batches: [input.by[dims.input_batch], result.by[dims.output_batch]]
+                .map(|by| axis(self.batches, by)),
+            inputs: [input.by[dims.input_feature], kernel.by[dims.kernel_input]]
+                .map(|by| axis(self.inputs, by)),
+            outputs: [kernel.by[dims.kernel_output], result.by[dims.output_feature]]
+                .map(|by| axis(self.outputs, by)),
+            len,
+        }
+    }
+
+    /// The spatial dimensions, those with the smallest step of the input last.
+    fn order(&self, input: &Strided) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.extents.len()).collect();
+        let step = |dim: &usize| input.by[self.dims.input_spatial[*dim]].unsigned_abs();
+        order.sort_by_key(|dim| std::cmp::Reverse(step(dim)));
+        order
+    }
+
+    /// What the matrix of windows is made of.
+    fn windows(&self, input: &Strided, order: &[usize]) -> Windows {
+        let space = |&dim: &usize| {
+            let Extents { window, len, outputs } = self.extents[dim];
+            Space { window, len, outputs, by: input.by[self.dims.input_spatial[dim]] as isize }
+        };
+        let mut spaces: Vec<Space> = order.iter().map(space).collect();
+        if spaces.is_empty() {
+            spaces.push(Space::NONE);
+        }
+        let axis = |count: usize, dim: usize| Axis { count, by: input.by[dim] as isize };
+        let outer = spaces[..spaces.len() - 1].iter().map(Space::size).collect();
+        let mut windows = Windows {
+            outer,
+            spaces,
+            features: axis(self.inputs, self.dims.input_feature),
+            batches: axis(self.batches, self.dims.input_batch),
+            line: Line::Positions,
+            is_feature_last: false,
+        };
+        windows.line = windows.longest_line();
+        windows.is_feature_last = windows.line == Line::Features;
+        windows
+    }
+
+    /// The kernel along the matrix's rows. A reversed window is walked backwards.
+    fn taps(&self, kernel: &Strided, order: &[usize]) -> Taps {
+        let mut base = kernel.base as isize;
+        let mut places = Vec::new();
+        for &dim in order {
+            let window = &self.extents[dim].window;
+            let (count, by) =
+                (window.size as usize, kernel.by[self.dims.kernel_spatial[dim]] as isize);
+            if window.reversed {
+                base += (count as isize - 1) * by;
+            }
+            places.push(Axis { count, by: if window.reversed { -by } else { by } });
+        }
+        let inputs = Axis { count: self.inputs, by: kernel.by[self.dims.kernel_input] as isize };
+        Taps { base, places, inputs }
+    }
+
+    /// The kernel as a matrix; it is copied, if its dimensions cannot be walked as one.
+    fn kernel(
+        &self,
+        planner: &mut Planner<'_>,
+        arrays: &ConvArrays<'_>,
+        order: &[usize],
+        windows: &mut Windows,
+    ) -> ConvMatrix {
+        let Taps { base, places, inputs } = self.taps(&arrays.kernel, order);
+        let row = arrays.kernel.by[self.dims.kernel_output] as isize;
+        let walked = |is_feature_last: bool| match is_feature_last {
+            true => [&places[..], &[inputs]].concat(),
+            false => [&[inputs], &places[..]].concat(),
+        };
+        let slot = arrays.kernel.slot;
+        let group = self.outputs as isize * row;
+        let orders: &[bool] = if windows.line == Line::Features { &[true] } else { &[false, true] };
+        for &is_feature_last in orders {
+            if let Some(column) = Axis::joined(&walked(is_feature_last)) {
+                windows.is_feature_last = is_feature_last;
+                return ConvMatrix { slot, base, row, column, group };
+            }
+        }
+        let rows = Axis { count: self.groups * self.outputs, by: row };
+        let axes = [&[rows], &walked(windows.is_feature_last)[..]].concat();
+        let dims: Vec<usize> = axes.iter().map(|axis| axis.count).collect();
+        let by = axes.iter().map(|axis| axis.by as i64).collect();
+        let size = arrays.dtype.size();
+        let packed = planner.temp(dims.iter().product::<usize>() * size);
+        let from = Strided { slot, base: base as i64, by };
+        planner.add(CopyStage::new(&dims, from, packed, size));
+        let depth = windows.depth() as isize;
+        let group = self.outputs as isize * depth;
+        ConvMatrix { slot: packed, base: 0, row: depth, column: 1, group }
+    }
+
+    /// The matrix's columns as dimensions of an array: its batches and its spatial dimensions.
+    fn columns(&self, windows: &Windows, batches: usize, spatial: Vec<usize>) -> Vec<usize> {
+        match windows.line {
+            Line::Batches => [&spatial[..], &[batches]].concat(),
+            _ => [&[batches], &spatial[..]].concat(),
+        }
+    }
+
+    /// Where the product is written.
+    fn target(
+        &self,
+        planner: &mut Planner<'_>,
+        arrays: &ConvArrays<'_>,
+        windows: &Windows,
+        order: &[usize],
+    ) -> ConvTarget {
+        let ConvArrays { result, dims, dtype, .. } = arrays;
+        let spatial = order.iter().map(|&dim| self.dims.output_spatial[dim]).collect();
+        let walked = self.columns(windows, self.dims.output_batch, spatial);
+        let axis = |&dim: &usize| Axis { count: dims[dim], by: result.by[dim] as isize };
+        let columns: Vec<Axis> = walked.iter().map(axis).collect();
+        let all: usize = columns.iter().map(|axis| axis.count).product();
+        let (inner, step) = inner_columns(&columns);
+        if inner >= all.min(FEW) {
+            let row = result.by[self.dims.output_feature] as isize;
+            let group = self.outputs as isize * row;
+            let matrix = ConvMatrix { slot: result.slot, base: 0, row, column: step, group };
+            return ConvTarget { matrix, columns, inner, moved: None };
+        }
+        // Too few columns can be written as one: the product is written aside, and then moved.
+        let features = self.groups * self.outputs;
+        let aside: Vec<usize> =
+            std::iter::once(features).chain(columns.iter().map(|axis| axis.count)).collect();
+        let slot = planner.temp(features * all * dtype.size());
+        let mut by = vec![0; dims.len()];
+        let places = std::iter::once(self.dims.output_feature).chain(walked);
+        places.zip(strides(&aside)).for_each(|(dim, step)| by[dim] = step);
+        let from = Strided { slot, base: 0, by };
+        let group = (self.outputs * all) as isize;
+        ConvTarget {
+            matrix: ConvMatrix { slot, base: 0, row: all as isize, column: 1, group },
+            columns: vec![Axis { count: all, by: 1 }],
+            inner: all,
+            moved: Some(CopyStage::new(dims, from, result.slot, dtype.size())),
+        }
+    }
+
+    fn dense(&self, planner: &mut Planner<'_>, arrays: ConvArrays<'_>) {
+        let order = self.order(&arrays.input);
+        let mut windows = self.windows(&arrays.input, &order);
+        let kernel = self.kernel(planner, &arrays, &order, &mut windows);
+        let ConvTarget { matrix: to, columns, inner, moved } =
+            self.target(planner, &arrays, &windows, &order);
+        let ConvArrays { input, dtype, .. } = arrays;
+        let spatial = order.iter().map(|&dim| self.dims.input_spatial[dim]).collect();
+        let walked = self.columns(&windows, self.dims.input_batch, spatial);
+        let seen: Vec<Axis> = (walked.iter().zip(&columns))
+            .map(|(&dim, column)| Axis { count: column.count, by: input.by[dim] as isize })
+            .collect();
+        let (together, step) = inner_columns(&seen);
+        // Windows of one element that see everything once: the input is the matrix.
+        let is_plain =
+            windows.spaces.iter().all(Space::is_plain) && moved.is_none() && together >= inner;
+        let group = self.input_group(&input);
+        let input = ConvMatrix {
+            slot: input.slot,
+            base: input.base as isize,
+            row: windows.features.by,
+            column: step,
+            group,
+        };
+        let all: usize = columns.iter().map(|axis| axis.count).product();
+        let tiles = Tiles::new(&windows, Columns { all, inner }, self.groups * self.outputs);
+        let plain = is_plain.then_some(seen);
+        let (groups, outputs) = (self.groups, self.outputs);
+        planner.add(Conv {
+            windows,
+            input,
+            kernel,
+            to,
+            groups,
+            outputs,
+            dtype,
+            columns,
+            plain,
+            tiles,
+        });
+        if let Some(moved) = moved {
+            planner.add(moved);
+        }
+    }
+}
+
+/// If fewer columns can be written as one, the product is written aside.
+const FEW: usize = 64;
+
+/// How many columns, the last ones of some dimensions, can be walked as one, and with which step.
+fn inner_columns(axes: &[Axis]) -> (usize, isize) {
+    let joined = |from: usize| Some((from, Axis::joined(&axes[from..])?));
+    let (from, step) = (0..axes.len()).find_map(joined).unwrap_or((axes.len(), 1));
+    (axes[from..].iter().map(|axis| axis.count).product(), step)
+}
+
+/// Where a kernel begins, and its dimensions along the rows of the matrix.
+struct Taps {
+    base: isize,
+    places: Vec<Axis>,
+    inputs: Axis,
+}
+
+/// A matrix in an array: the steps between its rows and its columns, and from group to group.
+struct ConvMatrix {
+    slot: ArraySlot,
+    base: isize,
+    row: isize,
+    column: isize,
+    group: isize,
+}
+
+/// Where a product is written, and how it gets from there to its place.
+struct ConvTarget {
+    matrix: ConvMatrix,
+    /// The columns as dimensions, and how many of them can be walked as one.
+    columns: Vec<Axis>,
+    inner: usize,
+    moved: Option<CopyStage>,
+}
+
+/// The columns of a group, and how many of them can be walked as one.
+struct Columns {
+    all: usize,
+    inner: usize,
+}
+
+/// How the product is cut, regardless of threads, so that all sums stay the same.
+struct Tiles {
+    /// How many tiles cover columns that are walked as one, and how many such there are in a group.
+    tiles: usize,
+    outer: usize,
+    inner: usize,
+    /// How many rows of the matrix are made at once.
+    chunk: usize,
+    /// How many elements are multiplied.
+    work: usize,
+}
+
+impl Tiles {
+    fn new(windows: &Windows, Columns { all, inner }: Columns, outputs: usize) -> Tiles {
+        // Enough for many threads, but no fewer columns than a product needs to be fast.
+        const WANTED: usize = 16;
+        const LEAST: usize = 48;
+        let depth = windows.depth().max(1);
+        let outer = all / inner.max(1);
+        let most = match windows.line {
+            Line::Features => (PIECE / depth).clamp(16, 4096),
+            _ => 256,
+        };
+        let tiles = inner.div_ceil(most).max((inner / LEAST).min(WANTED.div_ceil(outer.max(1))));
+        let tiles = tiles.max(1);
+        let chunk = match windows.line {
+            Line::Features => depth,
+            _ => (PIECE / inner.div_ceil(tiles).max(1)).clamp(64, depth.max(64)),
+        };
+        Tiles { tiles, outer, inner, chunk, work: outputs * all * depth }
+    }
+
+    /// The most columns of a tile.
+    fn columns(&self) -> usize {
+        self.inner.div_ceil(self.tiles)
+    }
+}
+
+struct Conv {
+    windows: Windows,
+    input: ConvMatrix,
+    kernel: ConvMatrix,
+    to: ConvMatrix,
+    groups: usize,
+    /// The output features of a group.
+    outputs: usize,
+    dtype: DType,
+    /// The result's columns as dimensions.
+    columns: Vec<Axis>,
+    /// The input's, if it is the matrix itself.
+    plain: Option<Vec<Axis>>,
+    tiles: Tiles,
+}
+
+impl Conv {
+    fn units(&self) -> usize {
+        self.groups * self.tiles.outer * self.tiles.tiles
     }
 
     /// # Safety
     /// See [`KernelStage::run`].
     unsafe fn compute<T: GemmReal>(&self, buffers: &Buffers<'_>) {
-        let ends = self.parts();
-        let part = |index: usize| {
-            buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] })
-        };
-        // SAFETY: parts of local memory of the requested length, arrays as planned.
-        unsafe {
-            let wide = |index: usize, slot: ArraySlot| match block::widen(self.types[index]) {
-                Some(widen) => {
-                    widen(&[buffers.read(slot); 3], part(4 + index), self.lens[index]);
-                    part(4 + index).cast_const()
-                }
-                None => buffers.read(slot),
-            };
-            let (input, kernel) = (wide(0, self.input).cast::<T>(), wide(1, self.kernel));
-            self.pack.run(kernel, part(2));
-            let (matrix, packed, result) =
-                (part(0).cast::<T>(), part(2).cast::<T>(), part(3).cast::<T>());
-            if let Some(few) = &self.few {
-                let kernel = packed.cast_const();
-                self.sum(few, Operands { input, kernel }, result);
-                return self.finish(buffers, part(3), part(6));
-            }
-            let offsets = std::slice::from_raw_parts_mut(part(1).cast::<i64>(), self.tile());
-            for group in 0..self.groups {
-                let input = input.add(self.group_start(group));
-                for first in (0..self.columns()).step_by(self.tile()) {
-                    let len = self.tile().min(self.columns() - first);
-                    let columns = Columns { first, matrix, offsets: &mut offsets[..len] };
-                    self.fill(input, columns);
-                    let to = result.add(group * self.outputs * self.columns() + first);
-                    let kernel = packed.add(group * self.outputs * self.depth());
-                    let by_rows =
-                        |start, by: usize| MatrixView { start, row: by as isize, column: 1 };
-                    let product = MatrixProduct {
-                        rows: self.outputs,
-                        columns: len,
-                        depth: self.depth(),
-                        lhs: by_rows(kernel.cast_const(), self.depth()),
-                        rhs: by_rows(matrix.cast_const(), len),
-                        to: MatrixView { start: to, row: self.columns() as isize, column: 1 },
-                        threads: 1,
-                    };
-                    product.run();
-                }
-            }
-            self.finish(buffers, part(3), part(6));
+        let Tiles { tiles, outer, inner, .. } = self.tiles;
+        for unit in buffers.share(self.units()) {
+            let (group, tile) = (unit / (outer * tiles), unit % (outer * tiles));
+            let (first, part) = (tile / tiles * inner, tile % tiles);
+            let columns = first + inner * part / tiles..first + inner * (part + 1) / tiles;
+            // SAFETY: the caller's promise.
+            unsafe { self.tile::<T>(buffers, group as isize, columns) };
         }
     }
 
-    /// Where the input of a group begins.
-    fn group_start(&self, group: usize) -> usize {
-        match self.is_batch_grouped {
-            true => group * self.batches * self.batch_by,
-            false => group * self.inputs * self.feature_by,
-        }
-    }
-
-    /// Adds up what the windows see, and nothing else.
-    ///
-    /// # Safety
-    /// The operands must be the planned ones, the kernel packed, and the result as long as all
-    /// columns.
-    unsafe fn sum<T: GemmReal>(&self, few: &[Vec<Sight>], operands: Operands<T>, result: *mut T) {
-        let Operands { input, kernel } = operands;
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(result, self.lens[2]).fill(T::ZERO) };
-        let (space, places) = (element_count(&self.out_spatial), self.places());
-        let (sizes_by, counts) =
-            (strides(&self.sizes), few.iter().map(Vec::len).collect::<Vec<_>>());
-        each_index(&counts, |at| {
-            let (mut output, mut place, mut element) = (0, 0, 0);
-            for (dim, &number) in at.iter().enumerate() {
-                let sight = few[dim][number];
-                output += sight.output * self.out_by[dim] as usize;
-                place += sight.place * sizes_by[dim] as usize;
-                element += sight.element * self.spatial_by[dim];
-            }
-            for group in 0..self.groups {
-                for (feature, batch) in pairs(self.outputs, self.batches) {
-                    let row = group * self.outputs + feature;
-                    let from = self.group_start(group) + batch * self.batch_by + element;
-                    for number in 0..self.inputs {
-                        // SAFETY: elements of the operands and of the result.
-                        unsafe {
-                            let factor = *kernel.add((row * self.inputs + number) * places + place);
-                            let to = result.add((row * self.batches + batch) * space + output);
-                            *to = *to + factor * *input.add(from + number * self.feature_by);
-                        }
-                    }
-                }
-            }
-        });
-    }
-
-    /// Brings the result into the output's sequence and type.
-    ///
     /// # Safety
     /// See [`KernelStage::run`].
-    unsafe fn finish(&self, buffers: &Buffers<'_>, result: *const u8, aside: *mut u8) {
-        let to = buffers.write(self.to);
-        // SAFETY: both are as long as the output.
-        unsafe {
-            match block::narrow(self.types[2]) {
-                Some(narrow) => {
-                    self.unpack.run(result, aside);
-                    narrow(&[aside.cast_const(); 3], to, self.lens[2]);
-                }
-                None => self.unpack.run(result, to),
+    unsafe fn tile<T: GemmReal>(
+        &self,
+        buffers: &Buffers<'_>,
+        group: isize,
+        columns: std::ops::Range<usize>,
+    ) {
+        let start = |of: &ConvMatrix, from: *const u8| {
+            from.cast::<T>().wrapping_offset(of.base + group * of.group)
+        };
+        let input = start(&self.input, buffers.read(self.input.slot));
+        let kernel = start(&self.kernel, buffers.read(self.kernel.slot));
+        let to = start(&self.to, buffers.write(self.to.slot)).cast_mut();
+        let depth = self.windows.depth();
+        let mut product = MatrixProduct {
+            rows: self.outputs,
+            columns: columns.len(),
+            depth,
+            lhs: MatrixView { start: kernel, row: self.kernel.row, column: self.kernel.column },
+            rhs: MatrixView { start: input, row: self.input.row, column: self.input.column },
+            to: MatrixView {
+                start: to.wrapping_offset(Axis::place(&self.columns, columns.start)),
+                row: self.to.row,
+                column: self.to.column,
+            },
+            threads: buffers.threads(),
+        };
+        if let Some(plain) = &self.plain {
+            product.rhs.start = input.wrapping_offset(Axis::place(plain, columns.start));
+        }
+        if depth == 0 || self.plain.is_some() {
+            // SAFETY: the matrices are where they were planned.
+            return unsafe { product.run() };
+        }
+        let matrix = buffers.local().cast::<T>();
+        for first in (0..depth).step_by(self.tiles.chunk) {
+            let rows = first..depth.min(first + self.tiles.chunk);
+            let part = MatrixPart { rows, columns: columns.clone() };
+            product.depth = part.rows.len();
+            product.lhs.start = kernel.wrapping_offset(first as isize * self.kernel.column);
+            product.rhs = self.windows.view(matrix.cast_const(), &part);
+            // SAFETY: local memory holds the part; the matrices are where they were planned.
+            unsafe {
+                self.windows.fill(input, &part, matrix);
+                T::accumulate(&product, T::ONE, first > 0);
             }
         }
-    }
-
-    /// Fills columns of the matrix that the kernel is multiplied by.
-    ///
-    /// # Safety
-    /// `input` must be the group's first element, the matrix as long as the columns need.
-    unsafe fn fill<T: GemmReal>(&self, input: *const T, columns: Columns<'_, T>) {
-        let Columns { first, matrix, offsets } = columns;
-        let len = offsets.len();
-        let space = element_count(&self.out_spatial).max(1);
-        let (by, sizes) = (&self.out_by, &self.sizes);
-        let places = self.places();
-        let mut number = 0;
-        each_index(sizes, |place| {
-            for (column, offset) in offsets.iter_mut().enumerate() {
-                let (batch, at) = ((first + column) / space, (first + column) % space);
-                let spatial = (0..self.spatial.len()).try_fold(0, |sum, dim| {
-                    let output = at / by[dim] as usize % self.out_spatial[dim];
-                    let window = &self.window[dim];
-                    let place = if window.reversed {
-                        window.size as usize - 1 - place[dim]
-                    } else {
-                        place[dim]
-                    };
-                    Some(
-                        sum + seen(window, self.spatial[dim], output, place)?
-                            * self.spatial_by[dim],
-                    )
-                });
-                *offset = spatial.map_or(-1, |spatial| (batch * self.batch_by + spatial) as i64);
-            }
-            for feature in 0..self.inputs {
-                let row = matrix.wrapping_add((feature * places + number) * len);
-                for (column, &offset) in offsets.iter().enumerate() {
-                    // SAFETY: an element of the matrix, and one of the input or none.
-                    unsafe {
-                        *row.add(column) = if offset < 0 {
-                            T::ZERO
-                        } else {
-                            *input.add(offset as usize + feature * self.feature_by)
-                        };
-                    }
-                }
-            }
-            number += 1;
-        });
     }
 }
 
@@ -396,72 +555,21 @@ impl KernelStage for Conv {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
         unsafe {
-            match block::computed_as(self.types[2]) {
+            match self.dtype {
                 DType::F64 => self.compute::<f64>(buffers),
                 _ => self.compute::<f32>(buffers),
             }
         }
     }
 
-    fn local_bytes(&self) -> usize {
-        self.parts()[6]
+    fn parts(&self) -> usize {
+        parts_of(self.tiles.work / 16, self.units())
     }
-}
 
-/// What a convolution multiplies.
-struct Operands<T> {
-    input: *const T,
-    /// Packed.
-    kernel: *const T,
-}
-
-/// Neighbouring columns of the matrix that a group's kernel is multiplied by.
-struct Columns<'c, T> {
-    first: usize,
-    matrix: *mut T,
-    /// For each column, room for where its element of the input is; negative, if there is none.
-    offsets: &'c mut [i64],
-}
-
-fn pairs(first: usize, second: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..first).flat_map(move |a| (0..second).map(move |b| (a, b)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_seen_is_what_windows_see() {
-        for (size, stride, pad, lhs, rhs) in
-            [(3, 1, 1, 1, 1), (40, 1, 39, 1, 1), (5, 2, 3, 3, 2), (9, 1, -2, 2, 1), (4, 3, 7, 1, 5)]
-        {
-            for reversed in [false, true] {
-                let window = WindowDim {
-                    size,
-                    stride,
-                    pad_low: pad,
-                    pad_high: 0,
-                    lhs_dilate: lhs,
-                    rhs_dilate: rhs,
-                    reversed,
-                };
-                let (len, outputs) = (6, 11);
-                let all = (0..outputs)
-                    .flat_map(|output| (0..size as usize).map(move |place| (output, place)));
-                let mut expected: Vec<_> = all
-                    .filter_map(|(output, place)| {
-                        let index = if reversed { size as usize - 1 - place } else { place };
-                        Some((output, index, seen(&window, len, output, place)?))
-                    })
-                    .collect();
-                let sights = seen_along(&window, len, outputs);
-                let mut found: Vec<_> =
-                    sights.iter().map(|sight| (sight.output, sight.place, sight.element)).collect();
-                expected.sort_unstable();
-                found.sort_unstable();
-                assert_eq!(found, expected, "{window:?}");
-            }
+    fn local_bytes(&self) -> usize {
+        match self.plain {
+            Some(_) => 0,
+            None => self.tiles.chunk * self.tiles.columns() * self.dtype.size(),
         }
     }
 }

@@ -16,10 +16,12 @@
 //! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix` | products of two matrices |
+//! | `columns`, `sparse` | windows of convolutions as a matrix; those that see little |
 //! | `fourier`, `product` | Fourier transforms of lines; products of integers |
 
 mod block;
 mod build;
+mod columns;
 mod combine;
 mod conv;
 mod custom;
@@ -45,6 +47,7 @@ mod random;
 mod reduce;
 mod selected;
 mod sort;
+mod sparse;
 mod stored;
 mod walk;
 mod whole;

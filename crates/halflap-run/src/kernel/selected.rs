@@ -10,7 +10,7 @@ use super::formula::{Formula, Op};
 use super::math::Real;
 use super::plan::{ArraySlot, KernelStage, parts_of};
 use super::walk::{MOST_DIMS, each_index, strides};
-use super::window::seen;
+use super::window::{is_still, seen};
 use crate::tensor::{DType, element_count};
 
 /// Where everything is.
@@ -44,14 +44,6 @@ pub(super) struct Selected {
     source_by: Vec<i64>,
     /// How many elements the rest has.
     tail: usize,
-}
-
-/// Whether the window is one element that moves by one.
-fn is_still(dim: &WindowDim) -> bool {
-    dim.size == 1
-        && dim.stride == 1
-        && (dim.pad_low, dim.pad_high) == (0, 0)
-        && (dim.lhs_dilate, dim.rhs_dilate) == (1, 1)
 }
 
 /// How the elements are compared, if they are compared as they are.

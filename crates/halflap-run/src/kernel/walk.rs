@@ -240,14 +240,14 @@ impl Transfer {
 }
 
 /// A row in memory: its first element, and the step from each to the next.
-struct Stepped<P> {
-    start: P,
-    by: isize,
+pub(super) struct Stepped<P> {
+    pub(super) start: P,
+    pub(super) by: isize,
 }
 
 /// # Safety
 /// Both rows must have `len` elements and must not overlap.
-unsafe fn copy_row<T: Copy>(from: Stepped<*const T>, to: Stepped<*mut T>, len: usize) {
+pub(super) unsafe fn copy_row<T: Copy>(from: Stepped<*const T>, to: Stepped<*mut T>, len: usize) {
     let (Stepped { start: from, by: from_by }, Stepped { start: to, by: to_by }) = (from, to);
     // SAFETY: the caller's promise.
     unsafe {

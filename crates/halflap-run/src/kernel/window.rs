@@ -1,7 +1,7 @@
 //! Windows that move over arrays: reductions of them, and the gradients of such.
 //!
-//! A row of outputs is computed at once, one window position after the other: its elements are
-//! gathered into a block, with the initial value where there is none.
+//! Neighbouring outputs are computed at once, one window position after the other: the elements that
+//! their windows see there are gathered into a block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use std::sync::Arc;
 use halflap_hlo::WindowDim;
 
 use super::Buffers;
-use super::block::computed_as;
+use super::block::{computed_as, narrow, widen};
+use super::columns::Space;
 use super::error::Gap;
 use super::formula::{Formula, TermId};
 use super::index::{MOST_ARRAYS, load, store};
-use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
 use super::program::{ScalarProgram, fill};
 use super::selected::{Selected, Slots, WindowShape};
-use super::walk::{MOST_DIMS, each_index, strides};
+use super::walk::{MOST_DIMS, Stepped, copy_row, each_index, strides};
 use crate::tensor::{DType, element_count};
 
 /// How many outputs are computed at once.
@@ -34,14 +35,24 @@ pub(super) fn seen(dim: &WindowDim, len: usize, output: usize, place: usize) -> 
     is_there.then_some(index as usize)
 }
 
+/// Dimensions at the end that the window does not extend over (features) are walked together.
 struct ReduceWindow {
-    window: Vec<WindowDim>,
-    dims: Vec<usize>,
-    by: Vec<i64>,
-    out: Vec<usize>,
-    /// Each: the array, the initial value, the output and the type.
-    arrays: Vec<(ArraySlot, ArraySlot, ArraySlot, DType)>,
+    /// The other dimensions.
+    spaces: Vec<Space>,
+    /// The extents of the window in all of those but the last.
+    outer: Vec<usize>,
+    /// How many elements each position has.
+    tail: usize,
+    arrays: Vec<WindowArray>,
     applied: ScalarProgram,
+}
+
+/// An array that windows move over.
+struct WindowArray {
+    from: ArraySlot,
+    init: ArraySlot,
+    to: ArraySlot,
+    dtype: DType,
 }
 
 pub(super) fn reduce(
@@ -73,97 +84,184 @@ pub(super) fn reduce(
     let arrays = sources
         .into_iter()
         .zip(&targets)
-        .map(|((array, init, dtype), &to)| (array, init, to, dtype))
+        .map(|((from, init, dtype), &to)| WindowArray { from, init, to, dtype })
         .collect();
-    let (dims, out) = (formula.term(term.args[0]).dims.clone(), term.dims.clone());
+    let (dims, out) = (&formula.term(term.args[0]).dims, &term.dims);
+    let moving = window.iter().rposition(|dim| !is_still(dim)).map_or(0, |last| last + 1);
+    let space = |dim: usize, by: i64| Space {
+        window: window[dim],
+        len: dims[dim],
+        outputs: out[dim],
+        by: by as isize,
+    };
+    let steps = strides(&dims[..moving]);
+    let mut spaces: Vec<Space> =
+        steps.iter().enumerate().map(|(dim, &by)| space(dim, by)).collect();
+    if spaces.is_empty() {
+        spaces.push(Space::NONE);
+    }
     planner.add(ReduceWindow {
-        window: window.to_vec(),
-        by: strides(&dims),
-        dims,
-        out,
+        outer: spaces[..spaces.len() - 1].iter().map(Space::size).collect(),
+        spaces,
+        tail: dims[moving..].iter().product(),
         arrays,
         applied,
     });
     Ok(targets[0])
 }
 
-/// Outputs of one row.
-struct RowOutputs<'r> {
-    /// The row's index.
-    row: &'r [usize],
-    span: Range<usize>,
+/// Whether the window is one element that moves by one.
+pub(super) fn is_still(dim: &WindowDim) -> bool {
+    dim.size == 1
+        && dim.stride == 1
+        && (dim.pad_low, dim.pad_high) == (0, 0)
+        && (dim.lhs_dilate, dim.rhs_dilate) == (1, 1)
 }
 
-/// A position in the window, for a row of windows.
+/// A block of memory of an array.
 #[derive(Clone, Copy)]
-struct Sighting {
-    /// Where the row of the array that it sees begins.
-    outer: usize,
+enum BlockUse {
+    Sum,
+    Seen,
+    Init,
+}
+
+/// Outputs that are computed at once: neighbours in the last dimension, and some elements of each.
+struct WindowBlock {
+    /// The row's index.
+    row: [usize; MOST_DIMS],
+    /// The number of the first output.
+    number: usize,
+    outputs: Range<usize>,
+    elements: Range<usize>,
+}
+
+/// What a place of the window sees for neighbouring outputs of a block.
+struct WindowRun {
+    /// Where the row of the array begins, in positions.
+    row: isize,
     /// The position in the last dimension.
     place: usize,
+    outputs: Range<usize>,
 }
 
 impl ReduceWindow {
-    /// A block of local memory: the accumulated or the gathered elements of an array.
-    fn block(&self, buffers: &Buffers<'_>, array: usize, which: usize) -> *mut u8 {
-        buffers.local().wrapping_add((array * 3 + which) * BLOCK * WIDEST)
+    fn last(&self) -> &Space {
+        &self.spaces[self.spaces.len() - 1]
+    }
+
+    /// How many elements of a position, and how many positions, are computed at once.
+    fn block_sizes(&self) -> [usize; 2] {
+        let elements = self.tail.clamp(1, BLOCK);
+        [elements, (BLOCK / elements).min(self.last().outputs.max(1))]
+    }
+
+    /// How many blocks there are for each row, by elements and by positions.
+    fn blocks(&self) -> [usize; 2] {
+        let [elements, outputs] = self.block_sizes();
+        [self.tail.div_ceil(elements), self.last().outputs.div_ceil(outputs)]
+    }
+
+    fn rows(&self) -> usize {
+        let (_, outer) = self.spaces.split_last().unwrap_or((&Space::NONE, &[]));
+        outer.iter().map(|space| space.outputs).product()
+    }
+
+    fn block(&self, number: usize) -> WindowBlock {
+        let ([by_elements, by_outputs], [elements, outputs]) = (self.blocks(), self.block_sizes());
+        let first = number % by_outputs * outputs;
+        let outputs = first..(first + outputs).min(self.last().outputs);
+        let number = number / by_outputs;
+        let first = number % by_elements * elements;
+        let elements = first..(first + elements).min(self.tail);
+        let number = number / by_elements;
+        let (mut row, mut rest) = ([0; MOST_DIMS], number);
+        for (dim, space) in self.spaces.iter().enumerate().rev().skip(1) {
+            (row[dim], rest) = (rest % space.outputs, rest / space.outputs);
+        }
+        WindowBlock { row, number: number * self.last().outputs + outputs.start, outputs, elements }
+    }
+
+    /// A block of local memory.
+    fn memory(&self, buffers: &Buffers<'_>, array: usize, which: BlockUse) -> *mut u8 {
+        buffers.local().wrapping_add((array * 3 + which as usize) * BLOCK * WIDEST)
     }
 
     /// Computes outputs of one row.
     ///
     /// # Safety
     /// See [`KernelStage::run`].
-    unsafe fn span(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], outputs: RowOutputs<'_>) {
-        let RowOutputs { row, span } = outputs;
-        let (rank, by, len) = (self.dims.len(), &self.by, span.len());
-        // SAFETY: blocks of local memory, elements of the arrays that the window sees.
-        unsafe {
-            for (index, &(_, init, _, dtype)) in self.arrays.iter().enumerate() {
-                let element = self.block(buffers, index, 2);
-                load(dtype, buffers.read(init), element);
-                fill(
-                    std::slice::from_raw_parts(element, computed_as(dtype).size()),
-                    self.block(buffers, index, 0),
-                    len,
-                );
+    unsafe fn compute(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], block: &WindowBlock) {
+        let len = block.outputs.len() * block.elements.len();
+        for (index, array) in self.arrays.iter().enumerate() {
+            let element = self.memory(buffers, index, BlockUse::Init);
+            let size = computed_as(array.dtype).size();
+            // SAFETY: an element, and blocks of local memory.
+            unsafe {
+                load(array.dtype, buffers.read(array.init), element);
+                let element = std::slice::from_raw_parts(element, size);
+                fill(element, self.memory(buffers, index, BlockUse::Sum), len);
             }
-            let sizes: [usize; MOST_DIMS] =
-                std::array::from_fn(|dim| self.window.get(dim).map_or(1, |dim| dim.size as usize));
-            each_index(&sizes[..rank], |place| {
-                let outer = (0..rank.saturating_sub(1)).try_fold(0, |at, dim| {
-                    Some(
-                        at + seen(&self.window[dim], self.dims[dim], row[dim], place[dim])?
-                            * by[dim] as usize,
-                    )
-                });
-                // Without an element, the initial value would be combined, which must be neutral.
-                let Some(outer) = outer else { return };
-                let sight = Sighting { outer, place: place[rank - 1] };
-                self.look(buffers, sight, span.clone());
-                self.combine(buffers, table, len);
-            });
         }
+        let last = self.last();
+        let sizes: [usize; MOST_DIMS] = std::array::from_fn(|dim| {
+            self.outer.get(dim).copied().unwrap_or(if dim == self.outer.len() {
+                last.size()
+            } else {
+                1
+            })
+        });
+        each_index(&sizes[..self.spaces.len()], |place| {
+            let mut outer = self.spaces.iter().take(self.outer.len()).enumerate();
+            let row = outer
+                .try_fold(0, |at, (dim, space)| Some(at + space.seen(block.row[dim], place[dim])?));
+            let (Some(row), place) = (row, place[self.outer.len()]) else { return };
+            // Where there is no element, nothing is combined.
+            let mut from = block.outputs.start;
+            while let Some(outputs) = last.next_seeing(place, from..block.outputs.end) {
+                from = outputs.end;
+                let run = WindowRun { row, place, outputs };
+                // SAFETY: elements of the arrays that the windows see; the caller's promise.
+                unsafe {
+                    self.look(buffers, block, &run);
+                    self.combine(buffers, table, block, &run);
+                }
+            }
+        });
     }
 
-    /// Gathers the elements of a row of windows into the second block of each array.
+    /// Gathers the elements of a run.
     ///
     /// # Safety
-    /// See [`ReduceWindow::span`].
-    unsafe fn look(&self, buffers: &Buffers<'_>, sight: Sighting, span: Range<usize>) {
-        let Sighting { outer, place } = sight;
-        let last = self.dims.len() - 1;
-        for (index, &(array, _, _, dtype)) in self.arrays.iter().enumerate() {
-            let (to, init) = (self.block(buffers, index, 1), self.block(buffers, index, 2));
-            let size = computed_as(dtype).size();
-            for (number, output) in span.clone().enumerate() {
-                // SAFETY: an element of the array, or the initial value, to a place in the block.
-                unsafe {
-                    let to = to.add(number * size);
-                    match seen(&self.window[last], self.dims[last], output, place) {
-                        Some(at) => {
-                            load(dtype, buffers.read(array).add((outer + at) * dtype.size()), to)
-                        }
-                        None => std::ptr::copy_nonoverlapping(init, to, size),
+    /// See [`KernelStage::run`].
+    unsafe fn look(&self, buffers: &Buffers<'_>, block: &WindowBlock, run: &WindowRun) {
+        let (last, count) = (self.last(), block.elements.len());
+        let Some(first) = last.seen(run.outputs.start, run.place) else { return };
+        let step = last.window.stride as usize;
+        let is_dense = step == 1 && count == self.tail && run.outputs.len() > 1;
+        let (runs, len) = match is_dense {
+            true => (1, run.outputs.len() * count),
+            false => (run.outputs.len(), count),
+        };
+        for (index, array) in self.arrays.iter().enumerate() {
+            let (dtype, to) = (array.dtype, self.memory(buffers, index, BlockUse::Seen));
+            let (stored, size) = (dtype.size(), computed_as(dtype).size());
+            let at = (run.row + first) as usize * self.tail + block.elements.start;
+            let from = buffers.read(array.from).wrapping_add(at * stored);
+            // SAFETY: elements of the array, and as many of the block.
+            unsafe {
+                if len == 1 && stored == 4 && size == 4 {
+                    let from =
+                        Stepped { start: from.cast::<u32>(), by: (step * self.tail) as isize };
+                    copy_row(from, Stepped { start: to.cast(), by: 1 }, runs);
+                    continue;
+                }
+                for number in 0..runs {
+                    let from = from.wrapping_add(number * step * self.tail * stored);
+                    let to = to.wrapping_add(number * len * size);
+                    match widen(dtype) {
+                        Some(widen) => widen(&[from; 3], to, len),
+                        None => std::ptr::copy_nonoverlapping(from, to, len * size),
                     }
                 }
             }
@@ -171,23 +269,55 @@ impl ReduceWindow {
     }
 
     /// # Safety
-    /// The blocks must be filled.
-    unsafe fn combine(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], len: usize) {
+    /// The run's elements must be gathered.
+    unsafe fn combine(
+        &self,
+        buffers: &Buffers<'_>,
+        table: &mut [*mut u8],
+        block: &WindowBlock,
+        run: &WindowRun,
+    ) {
         let count = self.arrays.len();
+        let len = run.outputs.len() * block.elements.len();
+        let first = (run.outputs.start - block.outputs.start) * block.elements.len();
+        let sums = |index: usize| {
+            let size = self.applied.sizes[index];
+            self.memory(buffers, index, BlockUse::Sum).wrapping_add(first * size)
+        };
         for index in 0..count {
-            table[self.applied.inputs[index].0 as usize] = self.block(buffers, index, 0);
-            table[self.applied.inputs[count + index].0 as usize] = self.block(buffers, index, 1);
+            table[self.applied.inputs[index].0 as usize] = sums(index);
+            table[self.applied.inputs[count + index].0 as usize] =
+                self.memory(buffers, index, BlockUse::Seen);
         }
         // SAFETY: all inputs are set; results are copied after all were computed.
         unsafe {
             self.applied.program.run(table, len);
             for index in 0..count {
                 let from = table[self.applied.outputs[index].0 as usize];
-                std::ptr::copy(
-                    from,
-                    self.block(buffers, index, 0),
-                    len * self.applied.sizes[index],
-                );
+                std::ptr::copy(from, sums(index), len * self.applied.sizes[index]);
+            }
+        }
+    }
+
+    /// # Safety
+    /// See [`KernelStage::run`].
+    unsafe fn finish(&self, buffers: &Buffers<'_>, block: &WindowBlock) {
+        let len = block.elements.len();
+        for (index, array) in self.arrays.iter().enumerate() {
+            let (dtype, from) = (array.dtype, self.memory(buffers, index, BlockUse::Sum));
+            let (stored, size) = (dtype.size(), computed_as(dtype).size());
+            let to = (block.number * self.tail + block.elements.start) * stored;
+            let to = buffers.write(array.to).wrapping_add(to);
+            for output in 0..block.outputs.len() {
+                let from = from.wrapping_add(output * len * size).cast_const();
+                let to = to.wrapping_add(output * self.tail * stored);
+                // SAFETY: elements of the block, and as many of the output.
+                unsafe {
+                    match narrow(dtype) {
+                        Some(narrow) => narrow(&[from; 3], to, len),
+                        None => std::ptr::copy_nonoverlapping(from, to, len * size),
+                    }
+                }
             }
         }
     }
@@ -195,40 +325,27 @@ impl ReduceWindow {
 
 impl KernelStage for ReduceWindow {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let rank = self.dims.len();
         // SAFETY: local memory has the requested length.
         let table = unsafe {
             self.applied
                 .program
                 .prepare(buffers.local().add(self.arrays.len() * 3 * BLOCK * WIDEST), BLOCK)
         };
-        let (last, outer) =
-            self.out.split_last().map_or((1, &[][..]), |(&last, outer)| (last, outer));
-        let mut row = 0;
-        each_index(outer, |index| {
-            for first in (0..last).step_by(BLOCK) {
-                let len = BLOCK.min(last - first);
-                // SAFETY: outputs of a row.
-                unsafe {
-                    match rank {
-                        0 => {}
-                        _ => {
-                            let outputs = RowOutputs { row: index, span: first..first + len };
-                            self.span(buffers, table, outputs)
-                        }
-                    }
-                    for (array, &(_, _, to, dtype)) in self.arrays.iter().enumerate() {
-                        let size = computed_as(dtype).size();
-                        for output in 0..len {
-                            let to =
-                                buffers.write(to).add((row * last + first + output) * dtype.size());
-                            store(dtype, self.block(buffers, array, 0).add(output * size), to);
-                        }
-                    }
-                }
+        for number in buffers.share(self.rows() * self.blocks().into_iter().product::<usize>()) {
+            let block = self.block(number);
+            // SAFETY: outputs of a row, which nobody else writes.
+            unsafe {
+                self.compute(buffers, table, &block);
+                self.finish(buffers, &block);
             }
-            row += 1;
-        });
+        }
+    }
+
+    fn parts(&self) -> usize {
+        let places: usize = self.spaces.iter().map(Space::size).product();
+        let elements = self.rows() * self.last().outputs * self.tail * self.arrays.len();
+        let blocks = self.blocks().into_iter().product::<usize>();
+        parts_of(elements.saturating_mul(places), self.rows() * blocks)
     }
 
     fn local_bytes(&self) -> usize {

@@ -1,0 +1,205 @@
+//! Convolutions whose windows see padding nearly everywhere: only what is seen is computed.
+
+use std::ops::Range;
+
+use halflap_hlo::WindowDim;
+
+use super::Buffers;
+use super::columns::Axis;
+use super::matrix::GemmReal;
+use super::plan::{ArraySlot, KernelStage};
+use super::walk::each_index;
+use crate::tensor::DType;
+
+/// A place of a window that sees an element, in one dimension.
+#[derive(Clone, Copy)]
+pub(super) struct Sight {
+    output: usize,
+    place: usize,
+    element: usize,
+}
+
+/// If less than this part of all positions see an element, only those are computed.
+const SPARSE: usize = 8;
+
+/// A window in one dimension, with the extents of the input and of the output.
+#[derive(Clone, Copy)]
+pub(super) struct Extents {
+    pub(super) window: WindowDim,
+    pub(super) len: usize,
+    pub(super) outputs: usize,
+}
+
+/// The elements that the window of an output can reach in one dimension.
+fn reached(window: &WindowDim, len: usize, output: usize) -> Range<i64> {
+    let start = output as i64 * window.stride as i64 - window.pad_low;
+    let end = start + (window.size as i64 - 1) * window.rhs_dilate as i64;
+    let dilation = window.lhs_dilate.max(1) as i64;
+    let first = start.max(0).div_euclid(dilation) + i64::from(start.max(0) % dilation != 0);
+    first..(end.div_euclid(dilation) + 1).min(len as i64)
+}
+
+/// What the windows see in each dimension; nothing if that is dense.
+pub(super) fn few_seen(dims: &[Extents]) -> Option<Vec<Vec<Sight>>> {
+    let (mut most, mut all) = (1usize, 1usize);
+    for Extents { window, len, outputs } in dims {
+        let count = |output: usize| {
+            let Range { start, end } = reached(window, *len, output);
+            usize::try_from(end - start).unwrap_or(0)
+        };
+        most = most.saturating_mul((0..*outputs).map(count).sum());
+        all = all.saturating_mul(outputs.saturating_mul(window.size as usize));
+    }
+    (most.saturating_mul(SPARSE) < all).then(|| dims.iter().map(seen_along).collect())
+}
+
+/// What the windows see in one dimension.
+fn seen_along(Extents { window, len, outputs }: &Extents) -> Vec<Sight> {
+    let size = window.size as usize;
+    let mut sights = Vec::new();
+    for output in 0..*outputs {
+        let start = output as i64 * window.stride as i64 - window.pad_low;
+        for element in reached(window, *len, output) {
+            let (at, dilation) =
+                (element * window.lhs_dilate as i64 - start, window.rhs_dilate.max(1) as i64);
+            if at % dilation == 0 {
+                let place = (at / dilation) as usize;
+                let place = if window.reversed { size - 1 - place } else { place };
+                sights.push(Sight { output, place, element: element as usize });
+            }
+        }
+    }
+    sights
+}
+
+/// An array of a convolution: where it begins, its steps in the spatial dimensions, and the step
+/// from group to group.
+pub(super) struct SparseArray {
+    pub(super) slot: ArraySlot,
+    pub(super) base: isize,
+    pub(super) spatial: Vec<isize>,
+    pub(super) group: isize,
+}
+
+/// A convolution of which only some places are computed, one after the other.
+pub(super) struct SparseConv {
+    pub(super) dtype: DType,
+    pub(super) few: Vec<Vec<Sight>>,
+    pub(super) input: SparseArray,
+    pub(super) kernel: SparseArray,
+    pub(super) to: SparseArray,
+    pub(super) groups: usize,
+    /// Steps of the input and the output, of the input and the kernel, and of the kernel and the output.
+    pub(super) batches: [Axis; 2],
+    pub(super) inputs: [Axis; 2],
+    pub(super) outputs: [Axis; 2],
+    /// How many elements the result has.
+    pub(super) len: usize,
+}
+
+impl SparseConv {
+    /// # Safety
+    /// See [`KernelStage::run`].
+    unsafe fn sum<T: GemmReal>(&self, buffers: &Buffers<'_>) {
+        let start =
+            |array: &SparseArray| buffers.read(array.slot).cast::<T>().wrapping_offset(array.base);
+        let (input, kernel) = (start(&self.input), start(&self.kernel));
+        let to = buffers.write(self.to.slot).cast::<T>();
+        // SAFETY: the result has as many elements.
+        unsafe { std::slice::from_raw_parts_mut(to, self.len).fill(T::ZERO) };
+        let counts: Vec<usize> = self.few.iter().map(Vec::len).collect();
+        each_index(&counts, |at| {
+            let (mut from, mut factor, mut sum) = (input, kernel, to);
+            for (dim, &number) in at.iter().enumerate() {
+                let Sight { output, place, element } = self.few[dim][number];
+                let by = |index: usize, array: &SparseArray| index as isize * array.spatial[dim];
+                from = from.wrapping_offset(by(element, &self.input));
+                factor = factor.wrapping_offset(by(place, &self.kernel));
+                sum = sum.wrapping_offset(by(output, &self.to));
+            }
+            for group in 0..self.groups as isize {
+                let (from, factor, sum) = (
+                    from.wrapping_offset(group * self.input.group),
+                    factor.wrapping_offset(group * self.kernel.group),
+                    sum.wrapping_offset(group * self.to.group),
+                );
+                // SAFETY: elements of the operands and of the result.
+                unsafe { self.add(from, factor, sum) };
+            }
+        });
+    }
+
+    /// Adds the products of one place to the sums of one position.
+    ///
+    /// # Safety
+    /// The pointers must be the first elements of a group.
+    unsafe fn add<T: GemmReal>(&self, from: *const T, factor: *const T, to: *mut T) {
+        let [[batch_from, batch_to], [input_from, input_by], [output_by, output_to]] =
+            [self.batches, self.inputs, self.outputs];
+        for output in 0..output_by.count as isize {
+            for batch in 0..batch_from.count as isize {
+                for input in 0..input_from.count as isize {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let factor = *factor.offset(output * output_by.by + input * input_by.by);
+                        let value = *from.offset(batch * batch_from.by + input * input_from.by);
+                        let to = to.offset(output * output_to.by + batch * batch_to.by);
+                        *to = *to + factor * value;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl KernelStage for SparseConv {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match self.dtype {
+                DType::F64 => self.sum::<f64>(buffers),
+                _ => self.sum::<f32>(buffers),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::window::seen;
+    use super::*;
+
+    #[test]
+    fn what_is_seen_is_what_windows_see() {
+        for (size, stride, pad, lhs, rhs) in
+            [(3, 1, 1, 1, 1), (40, 1, 39, 1, 1), (5, 2, 3, 3, 2), (9, 1, -2, 2, 1), (4, 3, 7, 1, 5)]
+        {
+            for reversed in [false, true] {
+                let window = WindowDim {
+                    size,
+                    stride,
+                    pad_low: pad,
+                    pad_high: 0,
+                    lhs_dilate: lhs,
+                    rhs_dilate: rhs,
+                    reversed,
+                };
+                let (len, outputs) = (6, 11);
+                let all = (0..outputs)
+                    .flat_map(|output| (0..size as usize).map(move |place| (output, place)));
+                let mut expected: Vec<_> = all
+                    .filter_map(|(output, place)| {
+                        let index = if reversed { size as usize - 1 - place } else { place };
+                        Some((output, index, seen(&window, len, output, place)?))
+                    })
+                    .collect();
+                let sights = seen_along(&Extents { window, len, outputs });
+                let mut found: Vec<_> =
+                    sights.iter().map(|sight| (sight.output, sight.place, sight.element)).collect();
+                expected.sort_unstable();
+                found.sort_unstable();
+                assert_eq!(found, expected, "{window:?}");
+            }
+        }
+    }
+}
