@@ -5,6 +5,7 @@
 //! f32, but in f64 where a length has a large prime factor.
 
 use super::Buffers;
+use super::block::is_wide;
 use super::error::Gap;
 use super::formula::{Op, TermId, Transform};
 use super::fourier::{LineTransform, Planes, Scalar, Twiddle, is_smooth, turn};
@@ -223,6 +224,11 @@ impl<S: Scalar> LineBlock<S> {
         unsafe { self.start.add(at * self.grid.step + line * self.grid.line_step) }
     }
 
+    /// Whether as many complex lines as are transformed together lie beside each other.
+    fn is_full_row(&self) -> bool {
+        self.count == LANES && self.grid.line_step == 2
+    }
+
     /// # Safety
     /// The block must have the element.
     #[inline(always)]
@@ -288,6 +294,10 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// The block must have the lines of the input.
     #[inline(always)]
     unsafe fn load(&self, from: &LineBlock<S>, planes: &mut Planes<'_, T>) {
+        if matches!(self.kind, TransformKind::Complex { .. }) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.load_complex(from, planes) };
+        }
         let count = from.count;
         let rows = planes.re.chunks_exact_mut(count).zip(planes.im.chunks_exact_mut(count));
         for (at, (re, im)) in rows.take(self.line.len).enumerate() {
@@ -295,16 +305,75 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
                 // SAFETY: an element of a line; the caller's promise.
                 let (a, b) = unsafe {
                     match self.kind {
-                        TransformKind::Complex { .. } => from.complex(at, line),
                         TransformKind::FromReal if self.is_packed() => {
                             (from.real(2 * at, line), from.real(2 * at + 1, line))
                         }
                         TransformKind::FromReal => (from.real(at, line), T::of(0.0)),
-                        TransformKind::ToReal => self.spectrum(from, at, line),
+                        _ => self.spectrum(from, at, line),
                     }
                 };
                 // An inverse transform is a forward one with the parts exchanged, before and after.
                 (re[line], im[line]) = if self.is_inverse() { (b, a) } else { (a, b) };
+            }
+        }
+    }
+
+    /// Lines that lie beside each other are read as they come.
+    ///
+    /// # Safety
+    /// The block must have the lines of the input, which must be complex.
+    #[inline(always)]
+    unsafe fn load_complex(&self, from: &LineBlock<S>, planes: &mut Planes<'_, T>) {
+        let (count, is_beside) = (from.count, from.is_full_row());
+        let Planes { re, im } = planes;
+        // An inverse transform is a forward one with the parts exchanged, before and after.
+        let (first, second) = if self.is_inverse() { (im, re) } else { (re, im) };
+        let rows = first.chunks_exact_mut(count).zip(second.chunks_exact_mut(count));
+        for (at, (first, second)) in rows.take(self.line.len).enumerate() {
+            // SAFETY: elements of the lines; the caller's promise.
+            unsafe {
+                if is_beside {
+                    let row = &*from.at(at, 0).cast::<[S; 2 * LANES]>();
+                    let (first, second) = (&mut first[..LANES], &mut second[..LANES]);
+                    for line in 0..LANES {
+                        first[line] = T::of(row[2 * line].get());
+                        second[line] = T::of(row[2 * line + 1].get());
+                    }
+                    continue;
+                }
+                for line in 0..count {
+                    (first[line], second[line]) = from.complex(at, line);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The block must have the lines of the output, which must be complex.
+    #[inline(always)]
+    unsafe fn store_complex(&self, planes: &Planes<'_, T>, to: &LineBlock<S>) {
+        let (count, scale, is_beside) = (to.count, self.scale, to.is_full_row());
+        let (first, second) = match self.is_inverse() {
+            true => (&*planes.im, &*planes.re),
+            false => (&*planes.re, &*planes.im),
+        };
+        let rows = first.chunks_exact(count).zip(second.chunks_exact(count));
+        for (at, (first, second)) in rows.take(self.line.len).enumerate() {
+            // SAFETY: elements of the lines; the caller's promise.
+            unsafe {
+                if is_beside {
+                    let row = &mut *to.at(at, 0).cast::<[S; 2 * LANES]>();
+                    let (first, second) = (&first[..LANES], &second[..LANES]);
+                    for line in 0..LANES {
+                        row[2 * line] = S::of((first[line] * scale).get());
+                        row[2 * line + 1] = S::of((second[line] * scale).get());
+                    }
+                    continue;
+                }
+                for line in 0..count {
+                    let (re, im) = (first[line] * scale, second[line] * scale);
+                    to.set(at, line, Complex { re, im });
+                }
             }
         }
     }
@@ -341,6 +410,10 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// The block must have the lines of the output.
     #[inline(always)]
     unsafe fn store(&self, planes: &Planes<'_, T>, to: &LineBlock<S>) {
+        if matches!(self.kind, TransformKind::Complex { .. }) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.store_complex(planes, to) };
+        }
         let count = to.count;
         let get = |at: usize, line: usize| {
             let (a, b) = (planes.re[at * count + line], planes.im[at * count + line]);
@@ -356,12 +429,11 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
                 // SAFETY: an element of a line; the caller's promise.
                 unsafe {
                     match self.kind {
-                        TransformKind::Complex { .. } => to.set(at, line, get(at, line)),
                         TransformKind::FromReal if self.is_packed() => {
                             to.set(at, line, self.unpacked(&get, at, line));
                         }
                         TransformKind::FromReal => to.set(at, line, get(at, line)),
-                        TransformKind::ToReal => {
+                        _ => {
                             let Complex { re, im } = get(at, line);
                             match self.is_packed() {
                                 true => {
@@ -396,8 +468,19 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     }
 }
 
-impl<T: Scalar, S: Scalar> KernelStage for Lines<T, S> {
-    unsafe fn run(&self, buffers: &Buffers<'_>) {
+impl<T: Scalar, S: Scalar> Lines<T, S> {
+    /// # Safety
+    /// See [`KernelStage::run`]. The machine must have 256-bit vectors.
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
+    unsafe fn wide(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.plain(buffers) };
+    }
+
+    /// # Safety
+    /// See [`KernelStage::run`].
+    #[inline(always)]
+    unsafe fn plain(&self, buffers: &Buffers<'_>) {
         let room = self.line.room() * self.width();
         // SAFETY: local memory has the requested length, and any bytes are numbers.
         let local =
@@ -415,6 +498,18 @@ impl<T: Scalar, S: Scalar> KernelStage for Lines<T, S> {
                 let other = Planes { re: other_re, im: other_im };
                 let lines = self.line.run(lines, other, block.count);
                 self.store(&lines, &self.block(to, self.output, number));
+            }
+        }
+    }
+}
+
+impl<T: Scalar, S: Scalar> KernelStage for Lines<T, S> {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise; the machine has the vectors where they are used.
+        unsafe {
+            match is_wide() {
+                true => self.wide(buffers),
+                false => self.plain(buffers),
             }
         }
     }

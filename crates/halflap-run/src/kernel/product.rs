@@ -43,12 +43,32 @@ impl<T: Copy> StridedMatrix<T> {
         unsafe { *self.start.offset(at) }
     }
 
+    /// Packs rows one after the other. Those that lie beside each other are read so.
+    ///
     /// # Safety
-    /// The matrix must have the row.
-    unsafe fn pack<P>(&self, row: usize, to: &mut [P], as_packed: impl Fn(T) -> P) {
-        for (k, to) in to.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
-            *to = as_packed(unsafe { self.get(row, k) });
+    /// The matrix must have the rows.
+    unsafe fn pack<P>(&self, rows: Range<usize>, to: &mut [P], as_packed: impl Fn(T) -> P) {
+        const BESIDE: usize = 16;
+        let depth = to.len() / rows.len().max(1);
+        if self.contracted == 1 {
+            for (row, to) in rows.zip(to.chunks_exact_mut(depth.max(1))) {
+                // SAFETY: the caller's promise.
+                let from = unsafe {
+                    let start = self.start.offset(row as isize * self.free);
+                    std::slice::from_raw_parts(start, depth)
+                };
+                from.iter().zip(to).for_each(|(&value, to)| *to = as_packed(value));
+            }
+            return;
+        }
+        for first in (0..rows.len()).step_by(BESIDE) {
+            for k in 0..depth {
+                for row in first..rows.len().min(first + BESIDE) {
+                    // SAFETY: the caller's promise.
+                    let value = unsafe { self.get(rows.start + row, k) };
+                    to[row * depth + k] = as_packed(value);
+                }
+            }
         }
     }
 }
@@ -104,14 +124,26 @@ pub(super) unsafe fn multiply_s32(
 /// # Safety
 /// The operand must have the rows.
 unsafe fn are_small(operand: &StridedMatrix<i32>, rows: Range<usize>, depth: usize) -> bool {
-    let is_small = |row: usize| {
-        (0..depth).all(|k| {
-            // SAFETY: the caller's promise.
-            let value = unsafe { operand.get(row, k) };
-            value == i32::from(value as i16)
-        })
+    let is_large = |value: i32| value ^ i32::from(value as i16);
+    // Numbers that lie beside each other are looked at together.
+    let (lines, len) = match operand.free == 1 {
+        true => (0..depth, rows.len()),
+        false => (rows.clone(), depth),
     };
-    rows.into_iter().all(is_small)
+    lines.into_iter().all(|line| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if operand.free == 1 || operand.contracted == 1 {
+                let at = match operand.free == 1 {
+                    true => rows.start as isize + line as isize * operand.contracted,
+                    false => line as isize * operand.free,
+                };
+                let line = std::slice::from_raw_parts(operand.start.offset(at), len);
+                return line.iter().fold(0, |found, &value| found | is_large(value)) == 0;
+            }
+            (0..len).all(|k| is_large(operand.get(line, k)) == 0)
+        }
+    })
 }
 
 /// How operands are packed and summed.
@@ -138,17 +170,15 @@ unsafe fn packed<T, P, A, S>(
     // SAFETY: the caller's promise; any bytes are numbers.
     let room = unsafe { std::slice::from_raw_parts_mut(room, (columns + ROWS) * depth) };
     let (right, left) = room.split_at_mut(columns * depth);
-    for column in 0..columns {
-        // SAFETY: the caller's promise.
-        unsafe { rhs.pack(column, &mut right[column * depth..][..depth], of) };
-    }
+    // SAFETY: the caller's promise.
+    unsafe { rhs.pack(0..columns, right, of) };
     let end = rows.end;
     for row in rows.step_by(ROWS) {
         // The last row may be computed twice, and so may the last column.
         let at: [usize; ROWS] = std::array::from_fn(|i| (row + i).min(end - 1));
         for (i, &row) in at.iter().enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { lhs.pack(row, &mut left[i * depth..][..depth], of) };
+            unsafe { lhs.pack(row..row + 1, &mut left[i * depth..][..depth], of) };
         }
         for column in (0..columns).step_by(COLUMNS) {
             let across: [usize; COLUMNS] = std::array::from_fn(|j| (column + j).min(columns - 1));
