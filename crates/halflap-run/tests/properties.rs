@@ -328,6 +328,12 @@ impl Moving {
         }
     }
 
+    /// A window of one element that moves by one.
+    fn still(len: usize) -> Moving {
+        let is_reversed = false;
+        Moving { len, size: 1, stride: 1, low: 0, high: 0, base: 1, window: 1, is_reversed }
+    }
+
     fn outputs(&self) -> Option<usize> {
         let grown = ((self.len - 1) * self.base + 1) as i64 + self.low + self.high;
         let seen = ((self.size - 1) * self.window + 1) as i64;
@@ -344,11 +350,21 @@ impl Moving {
 }
 
 /// The numbers of windows in several dimensions, as HLO writes them.
-fn window_text(dims: &[Moving], numbers: &[(&str, fn(&Moving) -> String)]) -> String {
-    let all = |of: fn(&Moving) -> String| dims.iter().map(of).collect::<Vec<_>>().join("x");
-    let shown: Vec<String> =
-        numbers.iter().map(|(name, of)| format!("{name}={}", all(*of))).collect();
-    format!("window={{{}}}", shown.join(" "))
+fn window_text(dims: &[Moving]) -> String {
+    let all = |name: &str, of: &dyn Fn(&Moving) -> String| {
+        format!("{name}={}", dims.iter().map(of).collect::<Vec<_>>().join("x"))
+    };
+    let mut numbers = vec![
+        all("size", &|dim| dim.size.to_string()),
+        all("stride", &|dim| dim.stride.to_string()),
+        all("pad", &|dim| format!("{}_{}", dim.low, dim.high)),
+        all("lhs_dilate", &|dim| dim.base.to_string()),
+        all("rhs_dilate", &|dim| dim.window.to_string()),
+    ];
+    if dims.iter().any(|dim| dim.is_reversed) {
+        numbers.push(all("rhs_reversal", &|dim| u8::from(dim.is_reversed).to_string()));
+    }
+    format!("window={{{}}}", numbers.join(" "))
 }
 
 /// Dimensions in any sequence: labels, and what is at the place of each.
@@ -407,17 +423,7 @@ impl AnyConv {
     }
 
     fn text(&self) -> String {
-        let window = window_text(
-            &self.dims,
-            &[
-                ("size", |dim| dim.size.to_string()),
-                ("stride", |dim| dim.stride.to_string()),
-                ("pad", |dim| format!("{}_{}", dim.low, dim.high)),
-                ("lhs_dilate", |dim| dim.base.to_string()),
-                ("rhs_dilate", |dim| dim.window.to_string()),
-                ("rhs_reversal", |dim| u8::from(dim.is_reversed).to_string()),
-            ],
-        );
+        let window = window_text(&self.dims);
         let [x, k, c] = [0, 1, 2].map(|which| list(&self.shape(which)));
         let [input, kernel, out] =
             [0, 1, 2].map(|which| self.labels[which].iter().collect::<String>());
@@ -486,35 +492,14 @@ fn convolutions_in_any_layout() {
 fn reductions_of_windows() {
     let mut random = Random(62);
     for _ in 0..ROUNDS / 3 {
-        let dims = [Moving::by_chance(&mut random, 12), Moving::by_chance(&mut random, 12)];
-        let [Some(rows), Some(columns)] = [&dims[0], &dims[1]].map(Moving::outputs) else {
-            continue;
-        };
+        let [rows, columns] =
+            [0, 1].map(|_| Moving { is_reversed: false, ..Moving::by_chance(&mut random, 12) });
         let (before, after) = (random.between(1, 3), [1, 3, 40, 600][random.below(4)]);
-        let x = random.floats(&[before, dims[0].len, dims[1].len, after]);
-        let window = window_text(
-            &dims,
-            &[
-                ("size", |dim| dim.size.to_string()),
-                ("stride", |dim| dim.stride.to_string()),
-                ("pad", |dim| format!("{}_{}", dim.low, dim.high)),
-                ("lhs_dilate", |dim| dim.base.to_string()),
-                ("rhs_dilate", |dim| dim.window.to_string()),
-            ],
-        );
-        // The same in all four dimensions.
-        let still = [("size=", "1"), ("stride=", "1"), ("pad=", "0_0"), ("dilate=", "1")];
-        let window = window
-            .split(' ')
-            .map(|number| {
-                let (_, one) = still.iter().find(|(name, _)| number.contains(name)).unwrap();
-                let (name, values) = number.rsplit_once('=').unwrap();
-                let (values, end) = values.split_once('}').map_or((values, ""), |(v, _)| (v, "}"));
-                format!("{name}={one}x{values}x{one}{end}")
-            })
-            .collect::<Vec<_>>()
-            .join(" ");
-        let out = [before, rows, columns, after];
+        let dims = [Moving::still(before), rows, columns, Moving::still(after)];
+        let out: Option<Vec<usize>> = dims.iter().map(Moving::outputs).collect();
+        let Some(out) = out else { continue };
+        let x = random.floats(&[before, dims[1].len, dims[2].len, after]);
+        let window = window_text(&dims);
         let body = format!(
             " x = f32[{}] parameter(0)\n z = f32[] constant(10)\n ROOT w = f32[{}] \
              reduce-window(x, z), {window}, to_apply=add",
@@ -525,8 +510,8 @@ fn reductions_of_windows() {
             .iter()
             .map(|index| {
                 let mut sum = 10.0;
-                for tap in indices(&[dims[0].size, dims[1].size]) {
-                    let seen = [0, 1].map(|dim| dims[dim].seen(index[dim + 1], tap[dim]));
+                for tap in indices(&[dims[1].size, dims[2].size]) {
+                    let seen = [1, 2].map(|dim| dims[dim].seen(index[dim], tap[dim - 1]));
                     if let [Some(row), Some(column)] = seen {
                         let at = place(x.dims(), &[index[0], row, column, index[3]]);
                         sum += x.slice::<f32>()[at];
@@ -535,7 +520,7 @@ fn reductions_of_windows() {
                 sum
             })
             .collect();
-        assert_close(run_entry(&body, &[x.clone()])[0].slice(), &expected, 1e-5);
+        assert_close(run_entry(&body, std::slice::from_ref(&x))[0].slice(), &expected, 1e-5);
     }
 }
 

@@ -12,6 +12,9 @@ use super::matrix::{GemmReal, MatrixView};
 use super::walk::{MOST_DIMS, Stepped, copy_row, each_index};
 use super::window::seen;
 
+/// The longest column that is made as a whole: sixteen of doubles are 64 MiB.
+const LONGEST_COLUMN: usize = 512 * 1024;
+
 /// A dimension: how many indices it has, and the step between their elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
@@ -123,12 +126,13 @@ impl Space {
 /// What lies next to each other in the input and in the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// The features of a position, and perhaps those of its neighbour: columns are contiguous, their
-    /// rows are places and then features.
+    /// The features of a position, and perhaps those of its neighbour: columns are contiguous,
+    /// their rows are places and then features.
     Features,
     /// The batches of a position: rows are contiguous, columns are positions and then batches.
     Batches,
-    /// Positions in the last dimension: rows are contiguous, columns are batches and then positions.
+    /// Positions in the last dimension: rows are contiguous, columns are batches and then
+    /// positions.
     Positions,
 }
 
@@ -136,6 +140,18 @@ pub(super) enum Line {
 pub(super) struct MatrixPart {
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
+}
+
+/// Some columns of one of its rows.
+struct MatrixRow<'a> {
+    row: usize,
+    columns: &'a Range<usize>,
+}
+
+/// A place of the windows of neighbouring outputs in one dimension.
+struct Neighbours {
+    place: usize,
+    outputs: Range<usize>,
 }
 
 /// Everything that the matrix depends on.
@@ -153,13 +169,18 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// How long lines of each kind are; nothing, if elements are not neighbours in the input.
+    /// The kind of the longest lines; there are none where elements are not neighbours in the
+    /// input.
     pub(super) fn longest_line(&self) -> Line {
         let last = self.last();
         let of = |axis: Axis, run: usize| if axis.by == 1 { run } else { 0 };
         let positions = of(Axis { count: last.outputs, by: last.by }, last.outputs);
         let joined = if self.joins_places() { last.size() } else { 1 };
-        let features = of(self.features, self.features.count * joined);
+        // Columns of features are made as a whole, so they must not be too long.
+        let features = match self.depth() <= LONGEST_COLUMN {
+            true => of(self.features, self.features.count * joined),
+            false => 0,
+        };
         let batches = of(self.batches, self.batches.count);
         match positions >= features && positions >= batches {
             true => Line::Positions,
@@ -216,7 +237,7 @@ impl Windows {
         for (number, row) in part.rows.clone().enumerate() {
             let to = matrix.wrapping_add(number * part.columns.len());
             // SAFETY: the caller's promise.
-            unsafe { self.fill_row(input, row, &part.columns, to) };
+            unsafe { self.fill_row(input, MatrixRow { row, columns: &part.columns }, to) };
         }
     }
 
@@ -277,13 +298,8 @@ impl Windows {
 
     /// # Safety
     /// See [`Windows::fill`].
-    unsafe fn fill_row<T: GemmReal>(
-        &self,
-        input: *const T,
-        row: usize,
-        columns: &Range<usize>,
-        to: *mut T,
-    ) {
+    unsafe fn fill_row<T: GemmReal>(&self, input: *const T, part: MatrixRow<'_>, to: *mut T) {
+        let MatrixRow { row, columns } = part;
         let (mut place, mut at) = ([0; MOST_DIMS], [0; MOST_DIMS]);
         let places = self.places();
         let (feature, mut number) = match self.is_feature_last {
@@ -320,8 +336,9 @@ impl Windows {
                             from.wrapping_offset(offset + batch as isize * self.batches.by)
                         });
                         let outputs = at[dim]..at[dim] + len;
+                        let seen = Neighbours { place: place[dim], outputs };
                         match start {
-                            Some(start) => last.fill(start, place[dim], &outputs, to),
+                            Some(start) => last.fill(start, seen, to),
                             None => clear(to, len),
                         }
                         len
@@ -337,13 +354,8 @@ impl Space {
     ///
     /// # Safety
     /// `from` must be the first element of a line of the input, `to` as long as the outputs.
-    unsafe fn fill<T: GemmReal>(
-        &self,
-        from: *const T,
-        place: usize,
-        outputs: &Range<usize>,
-        to: *mut T,
-    ) {
+    unsafe fn fill<T: GemmReal>(&self, from: *const T, seen: Neighbours, to: *mut T) {
+        let Neighbours { place, outputs } = seen;
         // SAFETY: the caller's promise.
         unsafe {
             if self.window.lhs_dilate != 1 {
@@ -353,7 +365,7 @@ impl Space {
                 }
                 return;
             }
-            let seeing = self.seeing(place, outputs);
+            let seeing = self.seeing(place, &outputs);
             let before = seeing.start - outputs.start;
             clear(to, before);
             if let Some(first) = self.seen(seeing.start, place).filter(|_| !seeing.is_empty()) {

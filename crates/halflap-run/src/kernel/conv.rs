@@ -1,11 +1,11 @@
 //! Convolutions: each window becomes a column of a matrix (im2col, `columns`), and a matrix
 //! multiplication does the rest.
 //!
-//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
-//! dilations, reversed windows, groups of features or of batches. The matrix is made in pieces that
-//! fit the second-level cache, and operands are read and the result is written where they are, unless
-//! their dimensions cannot be walked as one. bf16 and f16 are computed in f32 and rounded once. If
-//! most positions of the windows see padding, only the others are computed (`sparse`).
+//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative),
+//! both dilations, reversed windows, groups of features or of batches. The matrix is made in pieces
+//! that fit the second-level cache, and operands are read and the result is written where they are,
+//! unless their dimensions cannot be walked as one. bf16 and f16 are computed in f32 and rounded
+//! once. If most positions of the windows see padding, only the others are computed (`sparse`).
 
 use halflap_hlo::ConvDims;
 
@@ -17,8 +17,8 @@ use super::formula::{Convolving, TermId};
 use super::matrix::{GemmReal, MatrixProduct, MatrixView};
 use super::moves::CopyStage;
 use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
-use super::sparse::{Extents, SparseArray, SparseConv, few_seen};
-use super::walk::strides;
+use super::sparse::{Extents, Sight, SparseArray, SparseConv, few_seen};
+use super::walk::{MOST_DIMS, strides};
 use crate::tensor::DType;
 
 /// How many elements of the matrix are made at once.
@@ -59,7 +59,7 @@ pub(super) fn plan(
             let sparse = shape.sparse(&arrays, few, term.len());
             planner.add(sparse);
         }
-        None => shape.dense(planner, arrays),
+        None => DenseConv::new(&shape, arrays).plan(planner),
     }
     if let Some(function) = narrow {
         let sizes = [computed.size(), term.dtype.size()];
@@ -146,7 +146,8 @@ impl<'n> ConvShape<'n> {
         let dims = &numbers.dims;
         let groups = numbers.feature_groups.max(numbers.batch_groups);
         let outputs = kernel_dims[dims.kernel_output].checked_div(groups)?;
-        let is_right = numbers.feature_groups == 1 || numbers.batch_groups == 1;
+        let is_right = (numbers.feature_groups == 1 || numbers.batch_groups == 1)
+            && numbers.window.len() <= MOST_DIMS;
         if !is_right || outputs * groups != kernel_dims[dims.kernel_output] {
             return None;
         }
@@ -175,12 +176,7 @@ impl<'n> ConvShape<'n> {
         }
     }
 
-    fn sparse(
-        &self,
-        arrays: &ConvArrays<'_>,
-        few: Vec<Vec<super::sparse::Sight>>,
-        len: usize,
-    ) -> SparseConv {
+    fn sparse(&self, arrays: &ConvArrays<'_>, few: Vec<Vec<Sight>>, len: usize) -> SparseConv {
         let ConvArrays { input, kernel, result, .. } = arrays;
         let outputs = |by: i64| self.outputs as isize * by as isize;
         let array = |strided: &Strided, spatial: &[usize], group: isize| SparseArray {
@@ -207,22 +203,32 @@ impl<'n> ConvShape<'n> {
             len,
         }
     }
+}
 
+/// A convolution as a product of matrices.
+struct DenseConv<'a, 'n> {
+    shape: &'a ConvShape<'n>,
+    arrays: ConvArrays<'a>,
     /// The spatial dimensions, those with the smallest step of the input last.
-    fn order(&self, input: &Strided) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.extents.len()).collect();
-        let step = |dim: &usize| input.by[self.dims.input_spatial[*dim]].unsigned_abs();
+    order: Vec<usize>,
+}
+
+impl<'a, 'n> DenseConv<'a, 'n> {
+    fn new(shape: &'a ConvShape<'n>, arrays: ConvArrays<'a>) -> DenseConv<'a, 'n> {
+        let mut order: Vec<usize> = (0..shape.extents.len()).collect();
+        let step = |dim: &usize| arrays.input.by[shape.dims.input_spatial[*dim]].unsigned_abs();
         order.sort_by_key(|dim| std::cmp::Reverse(step(dim)));
-        order
+        DenseConv { shape, arrays, order }
     }
 
     /// What the matrix of windows is made of.
-    fn windows(&self, input: &Strided, order: &[usize]) -> Windows {
+    fn windows(&self) -> Windows {
+        let (shape, input) = (self.shape, &self.arrays.input);
         let space = |&dim: &usize| {
-            let Extents { window, len, outputs } = self.extents[dim];
-            Space { window, len, outputs, by: input.by[self.dims.input_spatial[dim]] as isize }
+            let Extents { window, len, outputs } = shape.extents[dim];
+            Space { window, len, outputs, by: input.by[shape.dims.input_spatial[dim]] as isize }
         };
-        let mut spaces: Vec<Space> = order.iter().map(space).collect();
+        let mut spaces: Vec<Space> = self.order.iter().map(space).collect();
         if spaces.is_empty() {
             spaces.push(Space::NONE);
         }
@@ -231,8 +237,8 @@ impl<'n> ConvShape<'n> {
         let mut windows = Windows {
             outer,
             spaces,
-            features: axis(self.inputs, self.dims.input_feature),
-            batches: axis(self.batches, self.dims.input_batch),
+            features: axis(shape.inputs, shape.dims.input_feature),
+            batches: axis(shape.batches, shape.dims.input_batch),
             line: Line::Positions,
             is_feature_last: false,
         };
@@ -242,60 +248,56 @@ impl<'n> ConvShape<'n> {
     }
 
     /// The kernel along the matrix's rows. A reversed window is walked backwards.
-    fn taps(&self, kernel: &Strided, order: &[usize]) -> Taps {
+    fn taps(&self) -> Taps {
+        let (shape, kernel) = (self.shape, &self.arrays.kernel);
         let mut base = kernel.base as isize;
         let mut places = Vec::new();
-        for &dim in order {
-            let window = &self.extents[dim].window;
-            let (count, by) =
-                (window.size as usize, kernel.by[self.dims.kernel_spatial[dim]] as isize);
+        for &dim in &self.order {
+            let window = &shape.extents[dim].window;
+            let count = window.size as usize;
+            let by = kernel.by[shape.dims.kernel_spatial[dim]] as isize;
             if window.reversed {
                 base += (count as isize - 1) * by;
             }
             places.push(Axis { count, by: if window.reversed { -by } else { by } });
         }
-        let inputs = Axis { count: self.inputs, by: kernel.by[self.dims.kernel_input] as isize };
+        let inputs = Axis { count: shape.inputs, by: kernel.by[shape.dims.kernel_input] as isize };
         Taps { base, places, inputs }
     }
 
     /// The kernel as a matrix; it is copied, if its dimensions cannot be walked as one.
-    fn kernel(
-        &self,
-        planner: &mut Planner<'_>,
-        arrays: &ConvArrays<'_>,
-        order: &[usize],
-        windows: &mut Windows,
-    ) -> ConvMatrix {
-        let Taps { base, places, inputs } = self.taps(&arrays.kernel, order);
-        let row = arrays.kernel.by[self.dims.kernel_output] as isize;
+    fn kernel(&self, planner: &mut Planner<'_>, windows: &mut Windows) -> ConvMatrix {
+        let Taps { base, places, inputs } = self.taps();
+        let (shape, Strided { slot, by, .. }) = (self.shape, &self.arrays.kernel);
+        let row = by[shape.dims.kernel_output] as isize;
         let walked = |is_feature_last: bool| match is_feature_last {
             true => [&places[..], &[inputs]].concat(),
             false => [&[inputs], &places[..]].concat(),
         };
-        let slot = arrays.kernel.slot;
-        let group = self.outputs as isize * row;
+        let group = shape.outputs as isize * row;
         let orders: &[bool] = if windows.line == Line::Features { &[true] } else { &[false, true] };
         for &is_feature_last in orders {
             if let Some(column) = Axis::joined(&walked(is_feature_last)) {
                 windows.is_feature_last = is_feature_last;
-                return ConvMatrix { slot, base, row, column, group };
+                return ConvMatrix { slot: *slot, base, row, column, group };
             }
         }
-        let rows = Axis { count: self.groups * self.outputs, by: row };
+        let rows = Axis { count: shape.groups * shape.outputs, by: row };
         let axes = [&[rows], &walked(windows.is_feature_last)[..]].concat();
         let dims: Vec<usize> = axes.iter().map(|axis| axis.count).collect();
         let by = axes.iter().map(|axis| axis.by as i64).collect();
-        let size = arrays.dtype.size();
+        let size = self.arrays.dtype.size();
         let packed = planner.temp(dims.iter().product::<usize>() * size);
-        let from = Strided { slot, base: base as i64, by };
+        let from = Strided { slot: *slot, base: base as i64, by };
         planner.add(CopyStage::new(&dims, from, packed, size));
         let depth = windows.depth() as isize;
-        let group = self.outputs as isize * depth;
+        let group = shape.outputs as isize * depth;
         ConvMatrix { slot: packed, base: 0, row: depth, column: 1, group }
     }
 
     /// The matrix's columns as dimensions of an array: its batches and its spatial dimensions.
-    fn columns(&self, windows: &Windows, batches: usize, spatial: Vec<usize>) -> Vec<usize> {
+    fn columns(&self, windows: &Windows, batches: usize, spatial: &[usize]) -> Vec<usize> {
+        let spatial: Vec<usize> = self.order.iter().map(|&dim| spatial[dim]).collect();
         match windows.line {
             Line::Batches => [&spatial[..], &[batches]].concat(),
             _ => [&[batches], &spatial[..]].concat(),
@@ -303,36 +305,30 @@ impl<'n> ConvShape<'n> {
     }
 
     /// Where the product is written.
-    fn target(
-        &self,
-        planner: &mut Planner<'_>,
-        arrays: &ConvArrays<'_>,
-        windows: &Windows,
-        order: &[usize],
-    ) -> ConvTarget {
-        let ConvArrays { result, dims, dtype, .. } = arrays;
-        let spatial = order.iter().map(|&dim| self.dims.output_spatial[dim]).collect();
-        let walked = self.columns(windows, self.dims.output_batch, spatial);
+    fn target(&self, planner: &mut Planner<'_>, windows: &Windows) -> ConvTarget {
+        let (shape, ConvArrays { result, dims, dtype, .. }) = (self.shape, &self.arrays);
+        let numbers = shape.dims;
+        let walked = self.columns(windows, numbers.output_batch, &numbers.output_spatial);
         let axis = |&dim: &usize| Axis { count: dims[dim], by: result.by[dim] as isize };
         let columns: Vec<Axis> = walked.iter().map(axis).collect();
         let all: usize = columns.iter().map(|axis| axis.count).product();
         let (inner, step) = inner_columns(&columns);
         if inner >= all.min(FEW) {
-            let row = result.by[self.dims.output_feature] as isize;
-            let group = self.outputs as isize * row;
+            let row = result.by[numbers.output_feature] as isize;
+            let group = shape.outputs as isize * row;
             let matrix = ConvMatrix { slot: result.slot, base: 0, row, column: step, group };
             return ConvTarget { matrix, columns, inner, moved: None };
         }
         // Too few columns can be written as one: the product is written aside, and then moved.
-        let features = self.groups * self.outputs;
+        let features = shape.groups * shape.outputs;
         let aside: Vec<usize> =
             std::iter::once(features).chain(columns.iter().map(|axis| axis.count)).collect();
         let slot = planner.temp(features * all * dtype.size());
         let mut by = vec![0; dims.len()];
-        let places = std::iter::once(self.dims.output_feature).chain(walked);
+        let places = std::iter::once(numbers.output_feature).chain(walked);
         places.zip(strides(&aside)).for_each(|(dim, step)| by[dim] = step);
         let from = Strided { slot, base: 0, by };
-        let group = (self.outputs * all) as isize;
+        let group = (shape.outputs * all) as isize;
         ConvTarget {
             matrix: ConvMatrix { slot, base: 0, row: all as isize, column: 1, group },
             columns: vec![Axis { count: all, by: 1 }],
@@ -341,15 +337,12 @@ impl<'n> ConvShape<'n> {
         }
     }
 
-    fn dense(&self, planner: &mut Planner<'_>, arrays: ConvArrays<'_>) {
-        let order = self.order(&arrays.input);
-        let mut windows = self.windows(&arrays.input, &order);
-        let kernel = self.kernel(planner, &arrays, &order, &mut windows);
-        let ConvTarget { matrix: to, columns, inner, moved } =
-            self.target(planner, &arrays, &windows, &order);
-        let ConvArrays { input, dtype, .. } = arrays;
-        let spatial = order.iter().map(|&dim| self.dims.input_spatial[dim]).collect();
-        let walked = self.columns(&windows, self.dims.input_batch, spatial);
+    fn plan(self, planner: &mut Planner<'_>) {
+        let mut windows = self.windows();
+        let kernel = self.kernel(planner, &mut windows);
+        let ConvTarget { matrix: to, columns, inner, moved } = self.target(planner, &windows);
+        let (shape, input) = (self.shape, &self.arrays.input);
+        let walked = self.columns(&windows, shape.dims.input_batch, &shape.dims.input_spatial);
         let seen: Vec<Axis> = (walked.iter().zip(&columns))
             .map(|(&dim, column)| Axis { count: column.count, by: input.by[dim] as isize })
             .collect();
@@ -357,28 +350,25 @@ impl<'n> ConvShape<'n> {
         // Windows of one element that see everything once: the input is the matrix.
         let is_plain =
             windows.spaces.iter().all(Space::is_plain) && moved.is_none() && together >= inner;
-        let group = self.input_group(&input);
         let input = ConvMatrix {
             slot: input.slot,
             base: input.base as isize,
             row: windows.features.by,
             column: step,
-            group,
+            group: shape.input_group(input),
         };
         let all: usize = columns.iter().map(|axis| axis.count).product();
-        let tiles = Tiles::new(&windows, Columns { all, inner }, self.groups * self.outputs);
-        let plain = is_plain.then_some(seen);
-        let (groups, outputs) = (self.groups, self.outputs);
+        let tiles = Tiles::new(&windows, Columns { all, inner }, shape.groups * shape.outputs);
         planner.add(Conv {
             windows,
             input,
             kernel,
             to,
-            groups,
-            outputs,
-            dtype,
+            groups: shape.groups,
+            outputs: shape.outputs,
+            dtype: self.arrays.dtype,
             columns,
-            plain,
+            plain: is_plain.then_some(seen),
             tiles,
         });
         if let Some(moved) = moved {

@@ -493,7 +493,8 @@ impl<'f> Planner<'f> {
     }
 }
 
-/// The steps of a reshaped array; `None` where elements that were apart come to lie in one dimension.
+/// The steps of a reshaped array; `None` where elements that were apart come to lie in one
+/// dimension.
 fn reshaped(from: &[usize], by: &[i64], to: &[usize]) -> Option<Vec<i64>> {
     if from.contains(&0) {
         return None;

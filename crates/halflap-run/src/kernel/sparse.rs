@@ -89,7 +89,8 @@ pub(super) struct SparseConv {
     pub(super) kernel: SparseArray,
     pub(super) to: SparseArray,
     pub(super) groups: usize,
-    /// Steps of the input and the output, of the input and the kernel, and of the kernel and the output.
+    /// Steps of the input and the output, of the input and the kernel, and of the kernel and the
+    /// output.
     pub(super) batches: [Axis; 2],
     pub(super) inputs: [Axis; 2],
     pub(super) outputs: [Axis; 2],

@@ -1,7 +1,7 @@
 //! Windows that move over arrays: reductions of them, and the gradients of such.
 //!
-//! Neighbouring outputs are computed at once, one window position after the other: the elements that
-//! their windows see there are gathered into a block.
+//! Neighbouring outputs are computed at once, one window position after the other: the elements
+//! that their windows see there are gathered into a block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -137,7 +137,8 @@ struct WindowBlock {
 }
 
 /// What a place of the window sees for neighbouring outputs of a block.
-struct WindowRun {
+struct WindowRun<'a> {
+    block: &'a WindowBlock,
     /// Where the row of the array begins, in positions.
     row: isize,
     /// The position in the last dimension.
@@ -220,11 +221,11 @@ impl ReduceWindow {
             let mut from = block.outputs.start;
             while let Some(outputs) = last.next_seeing(place, from..block.outputs.end) {
                 from = outputs.end;
-                let run = WindowRun { row, place, outputs };
+                let run = WindowRun { block, row, place, outputs };
                 // SAFETY: elements of the arrays that the windows see; the caller's promise.
                 unsafe {
-                    self.look(buffers, block, &run);
-                    self.combine(buffers, table, block, &run);
+                    self.look(buffers, &run);
+                    self.combine(buffers, table, &run);
                 }
             }
         });
@@ -234,7 +235,8 @@ impl ReduceWindow {
     ///
     /// # Safety
     /// See [`KernelStage::run`].
-    unsafe fn look(&self, buffers: &Buffers<'_>, block: &WindowBlock, run: &WindowRun) {
+    unsafe fn look(&self, buffers: &Buffers<'_>, run: &WindowRun<'_>) {
+        let block = run.block;
         let (last, count) = (self.last(), block.elements.len());
         let Some(first) = last.seen(run.outputs.start, run.place) else { return };
         let step = last.window.stride as usize;
@@ -270,14 +272,8 @@ impl ReduceWindow {
 
     /// # Safety
     /// The run's elements must be gathered.
-    unsafe fn combine(
-        &self,
-        buffers: &Buffers<'_>,
-        table: &mut [*mut u8],
-        block: &WindowBlock,
-        run: &WindowRun,
-    ) {
-        let count = self.arrays.len();
+    unsafe fn combine(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], run: &WindowRun<'_>) {
+        let (block, count) = (run.block, self.arrays.len());
         let len = run.outputs.len() * block.elements.len();
         let first = (run.outputs.start - block.outputs.start) * block.elements.len();
         let sums = |index: usize| {
@@ -302,13 +298,17 @@ impl ReduceWindow {
     /// # Safety
     /// See [`KernelStage::run`].
     unsafe fn finish(&self, buffers: &Buffers<'_>, block: &WindowBlock) {
-        let len = block.elements.len();
+        // Outputs with all of their elements are one line.
+        let (lines, len) = match block.elements.len() == self.tail {
+            true => (1, block.outputs.len() * self.tail),
+            false => (block.outputs.len(), block.elements.len()),
+        };
         for (index, array) in self.arrays.iter().enumerate() {
             let (dtype, from) = (array.dtype, self.memory(buffers, index, BlockUse::Sum));
             let (stored, size) = (dtype.size(), computed_as(dtype).size());
             let to = (block.number * self.tail + block.elements.start) * stored;
             let to = buffers.write(array.to).wrapping_add(to);
-            for output in 0..block.outputs.len() {
+            for output in 0..lines {
                 let from = from.wrapping_add(output * len * size).cast_const();
                 let to = to.wrapping_add(output * self.tail * stored);
                 // SAFETY: elements of the block, and as many of the output.
