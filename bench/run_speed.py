@@ -28,12 +28,14 @@ from jax import lax
 
 import common
 from compare import build_halflap, cpu_model, version_of
-from speed_programs import OTHERS
+from speed_programs import MATMULS, OTHERS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "run-speed.md"
 VOCABULARY = 1024
 HEADS = 8
+# The largest ratio that is not named as too slow.
+MOST = 1.5
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
@@ -187,10 +189,14 @@ def table(rows):
 
 def means(rows):
     """The geometric means of the ratios, of what is mostly matrix products and of the others."""
-    ratios = lambda others: [float(row[-1]) for row in rows[1:] if (row[0] in OTHERS) == others]
-    mean = lambda others: statistics.geometric_mean(ratios(others)) if ratios(others) else 1.0
+    is_other = lambda row: row[0] in OTHERS and row[0] not in MATMULS
+    ratios = lambda others: [float(row[-1]) for row in rows[1:] if is_other(row) == others]
+    shown = lambda found: f"{statistics.geometric_mean(found):.2f}" if found else "none measured"
+    slow = [f"{row[0]} {row[1]} {row[-1]}" for row in rows[1:] if float(row[-1]) > MOST]
     return (
-        f"Geometric means: {mean(False):.2f} of the transformers, {mean(True):.2f} of the others."
+        f"Geometric means: {shown(ratios(False))} of programs that are mostly matrix products "
+        f"(the transformers, {', '.join(sorted(MATMULS))}), {shown(ratios(True))} of the others. "
+        f"Above {MOST}: {', '.join(slow) or 'none'}."
     )
 
 
@@ -226,6 +232,7 @@ def main():
             made = make(name, function, args, folder)
             more, spent_in = measure(name, made, options, folder)
             rows, tables = rows + more, tables + spent_in
+    print(means(rows))
     if options.names:
         return
     cores = len(os.sched_getaffinity(0))

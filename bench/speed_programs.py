@@ -1,4 +1,5 @@
-"""Programs for run_speed.py that are not mostly matrix products: each a function and its arguments.
+"""Programs for run_speed.py beside the transformers: each a function and its arguments. All but
+those in MATMULS are not mostly matrix products.
 
 Import jax_modules before jax: it makes eight devices of the host. Needs jax.
 """
@@ -12,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 random = np.random.default_rng(7)
 OTHERS = {}
+MATMULS = {"attention_masked", "mixed_precision"}
 
 
 def other(make_it):
@@ -139,3 +141,104 @@ def associative_scan():
 def sorting():
     """Rows with the places that they came from, and a long row alone."""
     return lambda a, b: (jnp.argsort(a, -1), jnp.sort(b)), (real(256, 1024), real(1 << 18))
+
+
+@other
+def attention_masked():
+    """Causal attention with a mask of padding, and its gradients."""
+
+    def loss(q, k, v, lengths):
+        scores = jnp.einsum("bhsk,bhtk->bhst", q, k) / np.sqrt(q.shape[-1])
+        at = jnp.arange(q.shape[2])
+        seen = (at[:, None] >= at[None, :])[None] & (at[None, None, :] < lengths[:, None, None])
+        weights = jax.nn.softmax(jnp.where(seen[:, None], scores, -1e9), -1)
+        return (jnp.einsum("bhst,bhtk->bhsk", weights, v) ** 2).sum()
+
+    arrays = [real(4, 8, 256, 64) for _ in range(3)]
+    return jax.grad(loss, (0, 1, 2)), (*arrays, random.integers(100, 256, 4).astype(np.int32))
+
+
+@other
+def mixed_precision():
+    """Layers in bf16, with losses and gradients in f32."""
+
+    def loss(w, x):
+        for each in w:
+            x = jax.nn.gelu(x @ each.astype(jnp.bfloat16))
+        return (x.astype(jnp.float32) ** 2).mean()
+
+    return jax.grad(loss), (
+        [real(512, 512, scale=0.05) for _ in range(3)],
+        jnp.asarray(real(256, 512), jnp.bfloat16),
+    )
+
+
+@other
+def layer_norms():
+    """A chain of normalisations with residuals, and its gradients."""
+
+    def loss(x, gains):
+        for gain in gains:
+            h = x - x.mean(-1, keepdims=True)
+            x = x + jnp.tanh(h * lax.rsqrt((h * h).mean(-1, keepdims=True) + 1e-5) * gain)
+        return (x * x).sum()
+
+    return jax.grad(loss, (0, 1)), (real(1024, 768), [real(768) for _ in range(4)])
+
+
+@other
+def scatter_histogram():
+    """Counts and sums by bins, and rows that are replaced."""
+
+    def bins(keys, values, table, rows, updates):
+        counts = jnp.zeros(1024, jnp.int32).at[keys].add(1)
+        sums = jax.ops.segment_sum(values, keys, 1024)
+        return counts, sums, table.at[rows].set(updates)
+
+    keys = random.integers(0, 1024, 1 << 16)
+    return bins, (
+        keys,
+        real(1 << 16),
+        real(4096, 256),
+        random.permutation(4096)[:1024],
+        real(1024, 256),
+    )
+
+
+@other
+def pool_and_cumulate():
+    """Averages over windows, sums along rows, and running sums."""
+    pool = lambda a: lax.reduce_window(a, 0.0, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME") / 9
+    return lambda a, b: (pool(a), a.sum((1, 2)), jnp.cumsum(b, -1)), (
+        real(8, 64, 64, 32),
+        real(512, 1024),
+    )
+
+
+@other
+def lstm():
+    """A recurrent layer over a sequence, step by step."""
+
+    def layer(w, u, xs):
+        def step(state, x):
+            h, c = state
+            i, f, g, o = jnp.split(x @ w + h @ u, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        zeros = jnp.zeros((xs.shape[1], u.shape[0]), jnp.float32)
+        return lax.scan(step, (zeros, zeros), xs)[1]
+
+    return layer, (real(128, 512, scale=0.1), real(128, 512, scale=0.1), real(64, 32, 128))
+
+
+@other
+def conv_1d_strided():
+    """Convolutions of signals with strides and dilation, channels first."""
+
+    def network(signal, first, second):
+        x = jax.nn.relu(lax.conv_general_dilated(signal, first, (4,), [(4, 4)]))
+        return lax.conv_general_dilated(x, second, (1,), [(4, 4)], rhs_dilation=(4,))
+
+    return network, (real(8, 16, 8192), real(64, 16, 9, scale=0.1), real(64, 64, 3, scale=0.1))
