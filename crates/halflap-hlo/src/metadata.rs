@@ -1,9 +1,9 @@
 //! Where an instruction comes from: the user's operation, file and line.
 
-use super::Module;
 use super::attributes::unescape;
 use super::error::HloError;
 use super::lex::{TextCursor, TextSpan};
+use super::{Array, Module, Opcode, Operand, Shape};
 use crate::ids::InstrId;
 
 /// What an instruction's metadata says. Everything may be missing.
@@ -199,6 +199,51 @@ impl Module {
         own.collect::<Vec<_>>().join(".")
     }
 
+    /// The argument of the program that a collective sends, as the user names it:
+    /// `params.layers.0.w1`. Copies and conversions on the way do not matter; empty for all else.
+    pub fn argument_sent(&self, collective: InstrId) -> String {
+        /// Real programs have two or three.
+        const STEPS: usize = 16;
+        let mut at = collective;
+        if !self.instruction(at).opcode.is_of_collective() {
+            return String::new();
+        }
+        for _ in 0..STEPS {
+            let [operand] = self.operands(at) else { break };
+            at = operand.of;
+            if !self.passes_on(at) {
+                break;
+            }
+        }
+        let is_argument = self.instruction(at).opcode == Opcode::Parameter
+            && self.computation_of(at) == self.entry();
+        match is_argument {
+            true => key_path(&self.metadata(at).op_name),
+            false => String::new(),
+        }
+    }
+
+    /// Whether a result is what the only operand holds, in another form. A fusion is taken for that
+    /// if it has as many numbers: the name is for people.
+    fn passes_on(&self, instr: InstrId) -> bool {
+        let opcode = self.instruction(instr).opcode;
+        match opcode {
+            Opcode::Bitcast
+            | Opcode::Convert
+            | Opcode::Copy
+            | Opcode::Reshape
+            | Opcode::Transpose => true,
+            Opcode::Fusion => {
+                let elements = |shape: &Shape| shape.array().map(Array::elements);
+                let made = elements(&self.instruction(instr).shape);
+                let is_same =
+                    |of: &Operand| made.is_some() && elements(self.operand_shape(of)) == made;
+                self.operands(instr).iter().all(is_same)
+            }
+            _ => opcode.is_of_collective(),
+        }
+    }
+
     /// The line of the user's program that an instruction comes from: `model.py:42`.
     pub fn place(&self, instr: InstrId) -> Option<String> {
         self.place_of(&self.metadata(instr))
@@ -216,6 +261,12 @@ impl Module {
         let file = path.rsplit('/').next().unwrap_or(path);
         Some(format!("{file}:{line}"))
     }
+}
+
+/// A path in JAX's trees of arguments with dots: `params['layers'][0]` is `params.layers.0`.
+fn key_path(text: &str) -> String {
+    let parts = text.split(['[', ']', '.', '\'', '"']).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(".")
 }
 
 /// The name in a part of an `op_name`, if it is the user's: `jvp(layers_3)` has one.
@@ -242,7 +293,14 @@ fn scope_of(part: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::scope_of;
+    use super::{key_path, scope_of};
+
+    #[test]
+    fn arguments_have_dotted_paths() {
+        assert_eq!(key_path("params['layers'][0]['w1']"), "params.layers.0.w1");
+        assert_eq!(key_path("state.params[\"wq\"]"), "state.params.wq");
+        assert_eq!(key_path(""), "");
+    }
 
     #[test]
     fn only_the_users_names_are_scopes() {

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::table::{Column, Style, Table};
-use super::text::{count, labelled, printable};
+use super::text::{count, labelled, named_by, printable, printable_end};
 use crate::measured::{ComparedPart, Comparison, OpDifference, Step, StepPart, StepSpent};
-use halflap::graph::Graph;
+use halflap::graph::{Graph, Provenance};
 use halflap::ids::OpId;
 use halflap::units::Nanos;
 
@@ -31,16 +31,30 @@ fn rows(spent: &StepSpent) -> [(&'static str, Nanos); 5] {
     ]
 }
 
-/// The name of an operation of a step: with its graph's name, if there are several.
+/// The node of an operation of a step: with its graph's name, if there are several.
 pub(super) fn op_name(step: &Step, part: &StepPart, op: OpId) -> String {
+    in_part(step, part, part.graph.name(op))
+}
+
+/// Where an operation of a step comes from, named in the same way.
+pub(super) fn op_from(step: &Step, part: &StepPart, op: OpId) -> Provenance {
+    let Provenance { source, module, parameter } = part.graph.provenance(op);
+    let named = |text: &String| match text.is_empty() {
+        true => String::new(),
+        false => in_part(step, part, text),
+    };
+    Provenance { source: source.clone(), module: named(module), parameter: named(parameter) }
+}
+
+fn in_part(step: &Step, part: &StepPart, name: &str) -> String {
     match step.parts.len() {
-        1 => part.graph.name(op).to_owned(),
-        _ => format!("{}/{}", part.name, part.graph.name(op)),
+        1 => name.to_owned(),
+        _ => format!("{}/{name}", part.name),
     }
 }
 
 /// What an operation does: its collective, or what was fused into it.
-fn does(graph: &Graph, op: OpId) -> String {
+pub(super) fn does(graph: &Graph, op: OpId) -> String {
     let of = graph.waits_for(op).last().copied().unwrap_or(op);
     match graph.collective(of) {
         Some(collective) => collective.op.clone(),
@@ -81,24 +95,33 @@ pub fn render_comparison(step: &Step, found: &Comparison, most: usize, style: &S
 }
 
 fn largest(step: &Step, found: &Comparison, most: usize) -> Table {
-    let mut table = Table::new(vec![
+    let shown = || found.differences.iter().take(most).map(|one| (one, &step.parts[one.part]));
+    // A node's name is a detail where the program says what people call it.
+    let has_labels = shown().any(|(one, part)| named_by(part.graph.provenance(one.op)).is_some());
+    let mut columns = vec![
         Column::text("operation"),
         Column::text(""),
         Column::number("measured"),
         Column::number("simulated"),
         Column::number("difference"),
         Column::text("what it does").optional(),
-    ]);
-    for one in found.differences.iter().take(most) {
-        let part = &step.parts[one.part];
-        table.row(vec![
-            printable(&op_name(step, part, one.op)).into(),
+    ];
+    columns.extend(has_labels.then(|| Column::text("node").optional_at(2)));
+    let mut table = Table::new(columns);
+    for (one, part) in shown() {
+        let node = printable(&op_name(step, part, one.op));
+        let from = op_from(step, part, one.op);
+        let label = named_by(&from).map(|text| printable_end(text, 60));
+        let mut row = vec![
+            label.unwrap_or_else(|| node.clone()).into(),
             one.what.name().to_owned().into(),
             one.measured.to_string().into(),
             one.simulated.to_string().into(),
             signed(one.excess()).into(),
             printable(&does(&part.graph, one.op)).into(),
-        ]);
+        ];
+        row.extend(has_labels.then(|| node.into()));
+        table.row(row);
     }
     table
 }
@@ -123,13 +146,16 @@ pub fn comparison_json(step: &Step, found: &Comparison) -> Value {
     };
     let difference = |one: &OpDifference| {
         let part = &step.parts[one.part];
-        json!({
+        let mut object = json!({
             "graph": part.name,
             "node": part.graph.name(one.op),
             "what": one.what.name(),
             "measured": one.measured.0,
             "simulated": one.simulated.0,
-        })
+        });
+        let known = part.graph.provenance(one.op).known();
+        known.for_each(|(what, text)| object[what] = text.into());
+        object
     };
     json!({
         "format": "halflap.comparison/1",

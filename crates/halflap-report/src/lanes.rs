@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::comparison::op_name;
+use super::comparison::{op_from, op_name};
 use super::ran::{Ran, RanKind, RanLane, RanSlice};
 use crate::measured::{Comparison, RankStep, Step, StepPart};
-use halflap::graph::OpKind;
+use halflap::graph::{OpKind, Provenance};
 use halflap::ids::{Id, OpId};
 use halflap::simulate::Simulation;
 use halflap::units::Nanos;
@@ -45,7 +45,8 @@ impl<'a> Lanes<'a> {
     fn outside(&mut self, time: Range<Nanos>) {
         let Range { start, end } = time;
         let (name, kind) = (OUTSIDE.to_owned(), RanKind::Compute);
-        self.compute(RanSlice { name, kind, start, end, among: None });
+        let from = Provenance::default();
+        self.compute(RanSlice { name, from, kind, start, end, among: None });
     }
 
     /// A collective on its stream.
@@ -58,9 +59,9 @@ impl<'a> Lanes<'a> {
         let start = slices.last().map_or(time.start, |before| time.start.max(before.end));
         if time.end > start {
             let end = time.end;
-            let name = op_name(self.step, part, op);
+            let (name, from) = (op_name(self.step, part, op), op_from(self.step, part, op));
             let among = Some((group.name.clone(), collective.bytes()));
-            slices.push(RanSlice { name, kind: RanKind::Collective, start, end, among });
+            slices.push(RanSlice { name, from, kind: RanKind::Collective, start, end, among });
         }
     }
 
@@ -75,17 +76,18 @@ fn measured_lanes(step: &Step, rank: usize, run: &RankStep) -> Ran {
     for (part, run) in step.parts.iter().zip(&run.parts) {
         lanes.outside(until..run.begin);
         for span in &run.ran {
-            let name = |op| op_name(step, part, op);
-            let (name, kind) = match part.graph.kind(span.op) {
-                OpKind::Compute | OpKind::MultiOutput => (name(span.op), RanKind::Compute),
-                OpKind::AsyncCollective => (format!("issue {}", name(span.op)), RanKind::Copy),
+            let (op, kind) = match part.graph.kind(span.op) {
+                OpKind::Compute | OpKind::MultiOutput => (span.op, RanKind::Compute),
+                OpKind::AsyncCollective => (span.op, RanKind::Copy),
                 OpKind::Wait | OpKind::SyncCollective => {
                     let of = part.graph.waits_for(span.op).last().copied().unwrap_or(span.op);
-                    (name(of), RanKind::Wait)
+                    (of, RanKind::Wait)
                 }
             };
+            let (name, from) = (op_name(step, part, op), op_from(step, part, op));
             let (start, end) = (span.start, span.end);
-            lanes.compute(RanSlice { name, kind, start, end, among: None });
+            let slice = RanSlice { name, from, kind, start, end, among: None };
+            lanes.compute(if kind == RanKind::Copy { issuing(slice) } else { slice });
         }
         let mut transfers = run.transfers.clone();
         transfers.sort_by(|a, b| a.end.0.total_cmp(&b.end.0));
@@ -96,6 +98,17 @@ fn measured_lanes(step: &Step, rank: usize, run: &RankStep) -> Ran {
     }
     lanes.outside(until..run.time);
     lanes.done(format!("rank {rank}"), run.time)
+}
+
+/// The same, of what only issues its operation.
+fn issuing(slice: RanSlice) -> RanSlice {
+    let issue = |text: String| match text.is_empty() {
+        true => text,
+        false => format!("issue {text}"),
+    };
+    let Provenance { source, module, parameter } = slice.from;
+    let from = Provenance { source, module: issue(module), parameter: issue(parameter) };
+    RanSlice { name: issue(slice.name), from, ..slice }
 }
 
 /// Parts in sequence; what lies outside of them is drawn before, between and after them, as on the
@@ -127,8 +140,8 @@ fn gaps(run: &RankStep) -> Vec<Nanos> {
 
 fn simulated_part(lanes: &mut Lanes<'_>, part: &StepPart, simulation: &Simulation, begin: Nanos) {
     let slice = |op: OpId, kind: RanKind, time: Range<Nanos>| {
-        let name = op_name(lanes.step, part, op);
-        RanSlice { name, kind, start: time.start, end: time.end, among: None }
+        let (name, from) = (op_name(lanes.step, part, op), op_from(lanes.step, part, op));
+        RanSlice { name, from, kind, start: time.start, end: time.end, among: None }
     };
     let mut compute: Vec<RanSlice> = Vec::new();
     let mut transfers = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::printable;
+use super::text::{called, named_by, printable};
 use halflap::evaluate::Setup;
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
@@ -36,9 +36,10 @@ pub fn listing(setup: Setup<'_>, order: &Order) -> String {
         };
         let _ = writeln!(
             text,
-            "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}",
-            printable(graph.name(op)),
-            detail(graph, op)
+            "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}{}",
+            called(graph, op),
+            detail(graph, op),
+            node(graph, op)
         );
     }
     let (compute, exposed) = totals(setup, order);
@@ -48,6 +49,14 @@ pub fn listing(setup: Setup<'_>, order: &Order) -> String {
         compute + exposed
     );
     text
+}
+
+/// The node, where the operation is called by something else.
+fn node(graph: &Graph, op: OpId) -> String {
+    match named_by(graph.provenance(op)) {
+        Some(_) => format!("  ({})", printable(graph.name(op))),
+        None => String::new(),
+    }
 }
 
 fn detail(graph: &Graph, op: OpId) -> String {
@@ -60,11 +69,8 @@ fn detail(graph: &Graph, op: OpId) -> String {
         );
     }
     if graph.kind(op) == OpKind::Wait {
-        let names: Vec<String> = graph
-            .waits_for(op)
-            .iter()
-            .map(|&collective| printable(graph.name(collective)))
-            .collect();
+        let names: Vec<String> =
+            graph.waits_for(op).iter().map(|&collective| awaited(graph, collective)).collect();
         return if names.is_empty() {
             "  for nothing".to_owned()
         } else {
@@ -73,6 +79,14 @@ fn detail(graph: &Graph, op: OpId) -> String {
     }
     let fused = graph.fused(op);
     if fused.is_empty() { String::new() } else { format!("  {}", printable(&fused.join(" "))) }
+}
+
+/// A collective that is waited for. Its wait is called by the same parameter or module: what it
+/// does and its node tell more.
+fn awaited(graph: &Graph, collective: OpId) -> String {
+    let node = printable(graph.name(collective));
+    let known = named_by(graph.provenance(collective)).and(graph.collective(collective));
+    known.map_or_else(|| node.clone(), |known| format!("{} {node}", printable(&known.op)))
 }
 
 fn totals(setup: Setup<'_>, order: &Order) -> (Nanos, Nanos) {

@@ -3,7 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use halflap::graph::Provenance;
 use halflap::units::{Bytes, Nanos};
+
+use super::text::{named_by, printable_end, printable_up_to};
+
+/// Names have at most this many characters.
+const LABEL: usize = 160;
 
 /// One rank.
 #[derive(Clone, Debug)]
@@ -28,8 +34,10 @@ pub struct RanLane {
 /// A time in which something ran.
 #[derive(Clone, Debug)]
 pub struct RanSlice {
-    /// The instruction.
+    /// The node or instruction: what tells it apart from others.
     pub name: String,
+    /// Where it comes from in the user's program, as far as that is known.
+    pub from: Provenance,
     /// What it is.
     pub kind: RanKind,
     /// From when, counted from the step's beginning.
@@ -41,6 +49,18 @@ pub struct RanSlice {
 }
 
 impl RanSlice {
+    /// Its parameter or its module; empty where neither is known.
+    pub(super) fn label(&self) -> String {
+        named_by(&self.from).map_or_else(String::new, |text| printable_end(text, LABEL))
+    }
+
+    /// What people call it: its label, or its name.
+    pub(super) fn called(&self) -> String {
+        Some(self.label())
+            .filter(|label| !label.is_empty())
+            .unwrap_or_else(|| printable_up_to(&self.name, LABEL))
+    }
+
     /// When it ran.
     pub fn time(&self) -> Range<Nanos> {
         self.start..self.end
@@ -173,7 +193,8 @@ mod tests {
 
     fn slice(name: &str, kind: RanKind, start: f64, end: f64) -> RanSlice {
         let (start, end) = (Nanos(start), Nanos(end));
-        RanSlice { name: name.to_owned(), kind, start, end, among: None }
+        let from = Provenance::default();
+        RanSlice { name: name.to_owned(), from, kind, start, end, among: None }
     }
 
     #[test]

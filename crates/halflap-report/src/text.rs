@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::table::{Cell, Column, Style, Table, Tone, cut};
 use super::width::columns;
 use super::{Stop, Summary, against_bound, describe, describe_bound};
-use halflap::graph::{Graph, Warning};
+use halflap::graph::{Graph, Provenance, Warning};
 use halflap::ids::OpId;
 use halflap::units::Nanos;
 
@@ -146,10 +146,13 @@ pub fn called(graph: &Graph, op: OpId) -> String {
 
 /// The same, in at most this many columns.
 pub(crate) fn called_up_to(graph: &Graph, op: OpId, most: usize) -> String {
-    let known = graph.provenance(op);
-    let of_program = [&known.parameter, &known.module].into_iter().find(|text| !text.is_empty());
-    of_program
+    named_by(graph.provenance(op))
         .map_or_else(|| printable_up_to(graph.name(op), most), |text| printable_end(text, most))
+}
+
+/// The parameter or the module that an operation belongs to.
+pub(crate) fn named_by(known: &Provenance) -> Option<&str> {
+    [&known.parameter, &known.module].into_iter().map(String::as_str).find(|text| !text.is_empty())
 }
 
 /// A name for a terminal: no control characters, and limited in length.

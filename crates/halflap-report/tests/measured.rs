@@ -3,6 +3,7 @@
 use halflap_report::measured::read_step;
 use halflap_report::measured::{ComparedPart, Comparison};
 use halflap_report::page::{compared_page, write_page};
+use halflap_report::trace::write_ran_json;
 use halflap_report::{Style, comparison_json, lanes_of, render_comparison};
 use serde_json::{Value, json};
 
@@ -112,6 +113,58 @@ fn it_is_shown() {
     let mut page = Vec::new();
     write_page(&[compared_page("step", &step, &found, &lanes)], &mut page).unwrap();
     assert!(String::from_utf8(page).unwrap().contains("\"differences\""));
+}
+
+/// Operations are called by their parameter or module wherever the program says so; the node is a
+/// detail.
+#[test]
+fn names_are_those_of_the_model() {
+    let mut named = step();
+    let nodes = named["graphs"][0]["graph"]["nodes"].as_array_mut().unwrap();
+    for node in [0, 2] {
+        nodes[node]["parameter"] = json!("layers.3.wq.weight");
+    }
+    nodes[1]["module"] = json!("layers.3.wq");
+    nodes[1]["source"] = json!("model.py:42");
+    // With two graphs, names say whose they are.
+    let mut second = named["graphs"][0].clone();
+    second["name"] = json!("backward");
+    named["graphs"].as_array_mut().unwrap().push(second);
+    for rank in named["ranks"].as_array_mut().unwrap() {
+        let runs = rank["graphs"].as_array_mut().unwrap();
+        let later = json!({ "begin_ns": 1600, "end_ns": 1700, "ran": [], "transfers": [] });
+        runs.push(later);
+    }
+    let step = read(&named).unwrap();
+    let found = Comparison::of(&step);
+    let text = render_comparison(&step, &found, 3, &Style::default());
+    for (label, node) in [
+        ("forward/layers.3.wq.weight  transfer", "forward/ag"),
+        ("forward/layers.3.wq.weight  wait", "forward/wait"),
+        ("forward/layers.3.wq         kernel", "forward/mm"),
+    ] {
+        let is_row = |line: &str| line.starts_with(label) && line.trim_end().ends_with(node);
+        assert!(text.lines().any(is_row), "{label}: {text}");
+    }
+    let json = comparison_json(&step, &found);
+    let first = &json["differences"][0];
+    assert_eq!((&first["node"], &first["parameter"]), (&json!("ag"), &json!("layers.3.wq.weight")));
+    let lanes = lanes_of(&step, &found);
+    let mut page = Vec::new();
+    write_page(&[compared_page("step", &step, &found, &lanes)], &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    assert!(page.contains("\"forward/layers.3.wq.weight\"") && page.contains("\"forward/ag\""));
+    let mut trace = Vec::new();
+    write_ran_json(&lanes, &mut trace).unwrap();
+    let trace = String::from_utf8(trace).unwrap();
+    for part in [
+        "\"issue forward/layers.3.wq.weight\"",
+        "\"for forward/layers.3.wq.weight\"",
+        "\"node\":\"forward/mm\"",
+        "\"source\":\"model.py:42\"",
+    ] {
+        assert!(trace.contains(part), "{part}: {trace}");
+    }
 }
 
 #[test]

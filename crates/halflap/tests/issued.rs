@@ -92,6 +92,41 @@ fn it_hides_the_collective_and_keeps_nothing_alive() {
     assert!(text.contains("|       1  mm"), "{text}");
 }
 
+/// An order step by step has the names of the model; nodes are a detail.
+#[test]
+fn a_listing_has_the_names_of_the_model() {
+    let text = json!({
+        "format": "halflap.graph/1",
+        "groups": { "g": { "ranks": [0, 1] } },
+        "nodes": [
+            { "name": "op1", "kind": "collective", "runtime_ns": 50, "outputs": ["of_1"], "deps": [],
+              "parameter": "layers.3.wq.weight",
+              "collective": { "op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": true } },
+            { "name": "op2", "kind": "wait", "runtime_ns": 0, "outputs": ["of_2"],
+              "parameter": "layers.3.wq.weight",
+              "deps": [{ "buffer": "of_1", "kinds": ["data"] }] },
+            { "name": "op3", "kind": "compute", "runtime_ns": 50, "outputs": ["of_3"], "deps": [],
+              "module": "layers.3.wq" },
+        ],
+        "buffers": [
+            { "name": "of_1", "size_alloc": 8, "size_free": 8, "users": ["op2"], "output": false },
+            { "name": "of_2", "size_alloc": 8, "size_free": 8, "users": [], "output": true },
+            { "name": "of_3", "size_alloc": 8, "size_free": 8, "users": [], "output": true },
+        ],
+        "inputs": [],
+    });
+    let graph = read_graph(text.to_string().as_bytes()).unwrap();
+    let order = Order::of_input(&graph);
+    let text = listing(Setup { graph: &graph, machine: &machine(&graph) }, &order);
+    for line in [
+        "layers.3.wq.weight  all_gather of 8 B in group g  (op1)",
+        "layers.3.wq.weight  for all_gather op1  (op2)",
+        "layers.3.wq  (op3)",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
 /// A second gather that was issued after the first one on another stream starts with it, and so is
 /// held by nothing.
 #[test]

@@ -149,7 +149,7 @@ impl Lowering<'_> {
             provenance: Provenance {
                 source: self.module.source(place.instr),
                 module: self.module.scope(place.instr),
-                ..Provenance::default()
+                parameter: self.module.argument_sent(place.instr),
             },
             ..OpParts::compute(name)
         };

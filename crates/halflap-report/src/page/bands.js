@@ -20,9 +20,11 @@ function layerOf(op) {
   return layer ? layer[1] : '';
 }
 
-/** Forward or backward, where JAX's transforms or the file's name say so. */
+/** Forward or backward, where the graph of a measured step, JAX's transforms or the file's name say so. */
 function phaseOf(op) {
   const source = ops.source[op] || '';
+  const part = /^(?:issue )?(forward|backward|optimizer)\//.exec(ops.name[op]);
+  if (part) return part[1];
   return /transpose\(/.test(source) ? 'backward' : /\bjvp\(/.test(source) ? 'forward' : (ofFile ??= filePhase());
 }
 

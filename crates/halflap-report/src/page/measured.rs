@@ -7,10 +7,10 @@ use super::model::{
     PageOpKind, PageSlice, PageStall, PageTable, PageUnit, PageView, StallCause, StallColumns,
     Time,
 };
-use crate::comparison::op_name;
+use crate::comparison::{does, op_from, op_name};
 use crate::measured::{Comparison, Step};
 use crate::ran::{Ran, RanKind, RanSlice, RankWait, outside};
-use crate::text::{printable, printable_up_to};
+use crate::text::{named_by, printable, printable_end, printable_up_to};
 use halflap::units::Nanos;
 
 /// Names are truncated to this many characters: enough to distinguish them.
@@ -58,6 +58,7 @@ fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Pa
             column("apart", PageUnit::Ns, true),
             column("measured", PageUnit::Ns, true),
             column("simulated", PageUnit::Ns, true),
+            column("does", PageUnit::Text, false),
         ],
         rows: Vec::new(),
         op: Vec::new(),
@@ -70,12 +71,16 @@ fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Pa
         let drawn = part.graph.waits_for(one.op).last().copied().unwrap_or(one.op);
         let name = printable_up_to(&op_name(step, part, drawn), NAME);
         table.op.push(Maybe(ops.get(name.as_str()).copied()));
+        let from = op_from(step, part, one.op);
+        let own = || printable_up_to(&op_name(step, part, one.op), NAME);
+        let label = named_by(&from).map_or_else(own, |text| printable_end(text, NAME));
         table.rows.push(vec![
-            PageCell::Text(printable_up_to(&op_name(step, part, one.op), NAME)),
+            PageCell::Text(label),
             PageCell::Text(one.what.name().to_owned()),
             PageCell::Time(Time(Nanos(one.excess().0.abs()))),
             PageCell::Time(Time(one.measured)),
             PageCell::Time(Time(one.simulated)),
+            PageCell::Text(printable_up_to(&does(&part.graph, one.op), NAME)),
         ]);
     }
     table
@@ -99,6 +104,7 @@ impl RunNumbers {
         let number = self.ops.name.len() as u32;
         self.of.insert(slice.name.clone(), number);
         self.ops.name.push(printable_up_to(&slice.name, NAME));
+        self.ops.label.push(slice.label());
         self.ops.kind.push(match slice.kind {
             RanKind::Compute => PageOpKind::Compute,
             RanKind::Copy => PageOpKind::Memory,
@@ -108,7 +114,7 @@ impl RunNumbers {
         self.ops.group.push(Maybe(group));
         self.ops.bytes.push(Maybe(slice.among.as_ref().map(|(_, bytes)| bytes.0.unsigned_abs())));
         self.ops.flops.push(Maybe(None));
-        self.ops.source.push(String::new());
+        self.ops.source.push(printable_end(&slice.from.source, NAME));
         self.ops.deps.push(Vec::new());
         self.ops.waits.push(Vec::new());
         number
@@ -250,7 +256,7 @@ fn collective_row(ran: &Ran, slice: &RanSlice, waited: RankWait, hidden: Nanos) 
     let (among, bytes) = slice.among.clone().unwrap_or_default();
     let time = |time: Nanos| PageCell::Time(Time(time));
     vec![
-        PageCell::Text(printable_up_to(&slice.name, NAME)),
+        PageCell::Text(slice.called()),
         PageCell::Text(printable(&ran.name)),
         PageCell::Text(printable(&among)),
         PageCell::Size(bytes),

@@ -12,7 +12,7 @@ use crate::played::Played;
 use crate::rates::{BusRate, KernelRate, program_bus_rates, program_kernel_rates};
 use crate::rewritten::carried;
 use crate::summary::Row;
-use crate::text::{called_up_to, printable, printable_end, printable_up_to, ranks, stop};
+use crate::text::{called_up_to, named_by, printable, printable_end, printable_up_to, ranks, stop};
 use crate::timing::{describe_holder, exposed_by_collective, waiting_for_host};
 use halflap::collective::CollectiveKind;
 use halflap::cost::Device;
@@ -230,9 +230,7 @@ fn label(graph: &Graph, op: OpId) -> String {
 
 /// The parameter or the module of an operation; empty where neither is known.
 fn own_label(graph: &Graph, op: OpId) -> String {
-    let known = graph.provenance(op);
-    let of_program = [&known.parameter, &known.module].into_iter().find(|text| !text.is_empty());
-    of_program.map_or_else(String::new, |text| printable_end(text, NAME))
+    named_by(graph.provenance(op)).map_or_else(String::new, |text| printable_end(text, NAME))
 }
 
 fn kind(kind: OpKind) -> PageOpKind {

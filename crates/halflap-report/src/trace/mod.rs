@@ -97,8 +97,8 @@ fn processes(parts: &[TracedPart<'_>]) -> Vec<Process> {
 fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
     let slice = |slice: &RanSlice| TrackSlice {
         name: match slice.kind {
-            RanKind::Wait => format!("for {}", printable_up_to(&slice.name, 160)),
-            _ => printable_up_to(&slice.name, 160),
+            RanKind::Wait => format!("for {}", slice.called()),
+            _ => slice.called(),
         },
         category: match slice.kind {
             RanKind::Compute => "compute",
@@ -110,12 +110,7 @@ fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
         end: whole(slice.end),
         leads_to: Vec::new(),
         comes_from: Vec::new(),
-        notes: slice.among.as_ref().map_or(Vec::new(), |(among, bytes)| {
-            vec![
-                ("group", SliceNote::Text(printable(among))),
-                ("bytes", SliceNote::Number(bytes.0.unsigned_abs())),
-            ]
-        }),
+        notes: ran_notes(slice),
     };
     let process = |ran: &Ran| Process {
         name: printable(&ran.name),
@@ -130,6 +125,23 @@ fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
         memory: Vec::new(),
     };
     ranks.iter().map(process).collect()
+}
+
+/// What is known of something that ran.
+fn ran_notes(slice: &RanSlice) -> Vec<(&'static str, SliceNote)> {
+    let mut notes = Vec::new();
+    if !slice.label().is_empty() {
+        notes.push(("node", SliceNote::Text(printable_up_to(&slice.name, 160))));
+    }
+    if let Some((among, bytes)) = &slice.among {
+        notes.extend([
+            ("group", SliceNote::Text(printable(among))),
+            ("bytes", SliceNote::Number(bytes.0.unsigned_abs())),
+        ]);
+    }
+    let known = slice.from.known();
+    notes.extend(known.map(|(what, text)| (what, SliceNote::Text(printable_end(text, 160)))));
+    notes
 }
 
 struct PlayedTrace<'a> {

@@ -26,6 +26,10 @@ pub struct Label {
     pub(crate) at: (PlanId, usize),
     /// Its source line in the user's program, if the module has it.
     pub source: Option<String>,
+    /// The user's own names around it, if the module has them: `layers_3.attention`.
+    pub scope: String,
+    /// The argument that a collective or its wait is about, as the user names it.
+    pub argument: String,
     /// The arrays that it takes.
     pub ins: Vec<Argument>,
     /// Its outputs.
@@ -129,6 +133,8 @@ impl Preparer<'_> {
             place: (computation, of.place),
             at: (of.id, of.place),
             source: self.module.place(instr),
+            scope: self.module.scope(instr),
+            argument: self.module.argument_sent(instr),
             ins: Vec::new(),
             outs: Vec::new(),
             among: String::new(),

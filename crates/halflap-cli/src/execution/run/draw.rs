@@ -1,5 +1,6 @@
 //! What actually ran, as a page and as a trace: one step of every rank, the median.
 
+use halflap::graph::Provenance;
 use halflap::ids::{Id, StreamId};
 use halflap::units::{Bytes, Nanos};
 use halflap_report::measured::Comparison;
@@ -84,5 +85,10 @@ fn slice(program: &Prepared, span: &RunSpan) -> RanSlice {
     };
     let among =
         (kind == RanKind::Collective).then(|| (label.among.clone(), Bytes(label.bytes() as i64)));
-    RanSlice { name: label.name.clone(), kind, start: span.start, end: span.end, among }
+    let from = Provenance {
+        source: label.source.clone().unwrap_or_default(),
+        module: label.scope.clone(),
+        parameter: label.argument.clone(),
+    };
+    RanSlice { name: label.name.clone(), from, kind, start: span.start, end: span.end, among }
 }
