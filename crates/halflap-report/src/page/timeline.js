@@ -357,12 +357,13 @@ function drawDensity(density, row) {
 /** Spans in a pattern where they are wide enough, else gathered in pixel columns. */
 function drawHatches(band, spans, look) {
   const columns = new Float32Array(Math.ceil(plotWidth()) + 2);
+  const scale = plotWidth() / (state.to - state.from);
   const first = firstIndex(0, spans.length, (at) => spans[at].end > state.from);
   for (let at = first; at < spans.length && spans[at].start < state.to; at += 1) {
-    const left = xAt(Math.max(spans[at].start, state.from));
-    const right = xAt(Math.min(spans[at].end, state.to));
-    if (right - left < 3) gather(columns, left - layout.gutter, right - layout.gutter);
-    else drawHatch(band, [snap(left), snap(right) - 1], look);
+    const left = (Math.max(spans[at].start, state.from) - state.from) * scale;
+    const right = (Math.min(spans[at].end, state.to) - state.from) * scale;
+    if (right - left < 3) gather(columns, left, right);
+    else drawHatch(band, [snap(layout.gutter + left), snap(layout.gutter + right) - 1], look);
   }
   drawColumns(columns, band, look);
 }
@@ -384,12 +385,13 @@ function gather(columns, left, right) {
 
 /** Their part of a column is its height: the picture is true to the sum, and the least is still seen. */
 function drawColumns(columns, band, look) {
+  const heightOf = (part) => (part === 0 ? 0 : Math.round(Math.max(5, Math.min(1, part) * band.height)));
   base.fillStyle = colours[look];
-  columns.forEach((part, column) => {
-    if (part === 0) return;
-    const height = Math.max(5, Math.min(1, part) * band.height);
-    base.fillRect(layout.gutter + column, band.y + band.height - height, 1, height);
-  });
+  for (let column = 0, until = 0; column < columns.length; column = until) {
+    const height = heightOf(columns[column]);
+    for (until = column + 1; until < columns.length && heightOf(columns[until]) === height;) until += 1;
+    if (height > 0) base.fillRect(layout.gutter + column, band.y + band.height - height, until - column, height);
+  }
 }
 
 /** Names inside their slices, as much of them as fits. */
@@ -420,9 +422,10 @@ function drawMemory(pane) {
   const { y, height } = pane.memory;
   const top = memoryTop();
   const level = (bytes) => y + height - bytes / top * (height - 6);
+  const corners = cornersOf(memory, level);
   base.beginPath();
   base.moveTo(layout.gutter, y + height);
-  traceCurve(memory, level);
+  trace(corners);
   base.lineTo(xAt(Math.min(state.to, pane.view.length)), y + height);
   base.closePath();
   base.fillStyle = colours['memory-soft'];
@@ -431,7 +434,7 @@ function drawMemory(pane) {
   base.strokeStyle = colours.memory;
   base.lineWidth = 1.25;
   base.beginPath();
-  traceCurve(memory, level);
+  trace(corners);
   base.stroke();
   base.fillStyle = colours.line;
   base.fillRect(layout.gutter, snap(y + height), plotWidth(), 1);
@@ -446,29 +449,57 @@ function memoryTop() {
   return Math.max(1, ...tops) * 1.04;
 }
 
-function traceCurve(memory, level) {
+/** The corners of the curve, x and y in turn: in each pixel column where it comes in, its highest value and where it
+ * leaves. */
+function cornersOf(memory, level) {
   const { time, bytes } = memory;
   let entry = memoryAt(memory, state.from);
   let y = level(bytes[entry]);
-  base.lineTo(layout.gutter, y);
-  let column = -1;
-  let highest = Infinity;
-  for (entry += 1; entry < time.length && time[entry] <= state.to; entry += 1) {
-    const x = Math.floor(xAt(time[entry]));
-    if (x !== column) {
-      if (highest < y) base.lineTo(column, highest);
-      if (highest !== Infinity) base.lineTo(column, y);
-      column = x;
-      highest = y;
-      base.lineTo(column, y);
-    }
-    y = level(bytes[entry]);
-    highest = Math.min(highest, y);
+  const corners = [layout.gutter, y];
+  for (entry += 1; entry < time.length && time[entry] <= state.to;) {
+    const column = Math.floor(xAt(time[entry]));
+    const next = firstFrom(time, entry + 1, timeAt(column + 1));
+    const highest = Math.min(y, level(mostAlive(memory, entry, next)));
+    corners.push(column, y);
+    y = level(bytes[next - 1]);
+    if (highest < y) corners.push(column, highest);
+    corners.push(column, y);
+    entry = next;
   }
-  if (highest < y) base.lineTo(column, highest);
-  if (column >= 0) base.lineTo(column, y);
   const last = entry < time.length ? state.to : Math.min(state.to, Math.max(time[time.length - 1], 0));
-  base.lineTo(xAt(last), y);
+  corners.push(xAt(last), y);
+  return corners;
+}
+
+/** The first place from `at` on whose time is reached, which is near: in doubling steps. */
+function firstFrom(time, at, reached) {
+  let [low, high] = [at, at];
+  for (let step = 1; high < time.length && time[high] < reached; step *= 2) {
+    low = high + 1;
+    high += step;
+  }
+  return firstIndex(low, Math.min(high, time.length), (place) => time[place] >= reached);
+}
+
+function trace(corners) {
+  for (let at = 0; at < corners.length; at += 2) base.lineTo(corners[at], corners[at + 1]);
+}
+
+const BLOCK = 64;
+
+/** The most that is alive from one entry of the curve up to another; of whole blocks it is known, so that a curve with
+ * many entries in a pixel is drawn as fast as one with few. */
+function mostAlive(memory, from, to) {
+  const { bytes } = memory;
+  memory.blocks ??= Float64Array.from({ length: Math.floor(bytes.length / BLOCK) },
+    (_, block) => bytes.slice(block * BLOCK, (block + 1) * BLOCK).reduce((most, one) => Math.max(most, one)));
+  let most = -Infinity;
+  for (let at = from; at < to;) {
+    const isWhole = at % BLOCK === 0 && at + BLOCK <= to;
+    most = Math.max(most, isWhole ? memory.blocks[at / BLOCK] : bytes[at]);
+    at += isWhole ? BLOCK : 1;
+  }
+  return most;
 }
 
 function drawLimit(y) {
