@@ -397,7 +397,7 @@ def test_bands_of_a_module_begin_with_forward(tmp_path, open_page):
 
 
 def test_no_column_is_cut_off(report, open_page):
-    for width in (1440, 1280):
+    for width in (1440, 1280, 1190, 1100, 1000):
         page = open_page(report("schedule", "fsdp_llama_2")[0], width=width)
         fits = "[...document.querySelectorAll('.rows-scroll')].map((one) => one.scrollWidth <= one.clientWidth)"
         assert all(page.page.evaluate(fits)), width

@@ -6,7 +6,7 @@ const SPARE = 8; // rows drawn above and below what is in sight
 const NARROW = 620;
 const LEADING = ['exposed', 'was', 'held by', 'total', 'idle', 'time'];
 /** What a table leaves out where it is wider than its place, the first of them first; a button shows all. */
-const LEAST = ['source', 'moved', 'group', 'least of a rank', 'ranks', 'stalls at', 'class', 'fused', 'trace', 'hidden',
+const LEAST = ['source', 'does', 'moved', 'group', 'least of a rank', 'ranks', 'stalls at', 'class', 'fused', 'trace', 'hidden',
   'bus rate', 'of best', 'was', 'operation', 'memory', 'median', 'start', 'size'];
 const tables = data.tables.map(buildTable);
 
@@ -82,6 +82,7 @@ function allButton(table) {
 /** Leaves columns out until the rest fits, unless all are wanted; narrow windows scroll. */
 function fitColumns(table) {
   const { raw, scroller } = table;
+  table.element.classList.remove('tight');
   if (table.off.size > 0) setOff(table, new Set());
   // Every look at a width makes the browser lay the page out, unless nothing has changed since the last one.
   const over = () => (innerWidth < NARROW || table.isWhole ? 0 : scroller.scrollWidth - scroller.clientWidth);
@@ -96,6 +97,8 @@ function fitColumns(table) {
     }
     setOff(table, off);
   }
+  // The last resort: names are cut, and their cells' titles have them.
+  table.element.classList.toggle('tight', over() > 0);
   table.all.hidden = table.off.size === 0 && !table.isWhole;
   table.all.textContent = table.isWhole ? 'Fewer columns' : '+' + table.off.size + (table.off.size > 1 ? ' columns' : ' column');
   table.all.title = [...table.off].map((at) => raw.columns[at].title).join(', ');
@@ -272,7 +275,7 @@ function drawCell(table, row, number) {
   const cell = element('td', isNumber(column) ? 'number' : '', number === 0 ? shortName(table, value) : text);
   cell.hidden = table.off.has(number);
   if (value === 0) cell.classList.add('zero');
-  if (column.type === 'text' && text.length > 24) cell.title = text;
+  if (column.type === 'text' && text.length > 14) cell.title = text;
   if (number === 0) cell.classList.add('name');
   if (column.title === 'held by') cell.classList.add('whole');
   if (column.bar) addMeter(cell, Math.abs(value || 0) / (table.maxima[number] || 1), column.title);
