@@ -68,6 +68,13 @@ def columns(line):
     return len(line) + sum(wide) - sum(map(bool, map(unicodedata.combining, line)))
 
 
+def test_help_is_readable_on_a_narrow_terminal():
+    lines = ESCAPE.sub("", on_terminal("schedule", "-h", width=40)).splitlines()
+    assert max(map(len, lines)) <= 40
+    about = lines[lines.index("      --memory-budget <LIMIT>") + 1]
+    assert len(about.split()) > 2, about
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_wide_letters_take_two_columns(width, tmp_path):
     graph = json.loads(gzip.decompress(corpus("ddp_mlp_4").read_bytes()))

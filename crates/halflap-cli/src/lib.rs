@@ -58,7 +58,7 @@ mod what_if;
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use answer::Answer;
 use args::{Args, Command};
@@ -72,7 +72,7 @@ use request::Request;
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     execution::remember_name(arguments.first());
-    let args = Args::parse_from(arguments);
+    let args = parsed(arguments);
     // A panic message helps us, not the user: it is caught and reported once, below.
     panic::set_hook(Box::new(|_| {}));
     let ended = guarded(|| dispatch(&args));
@@ -83,6 +83,14 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         files::name_written();
     }
     code
+}
+
+/// Reads arguments; exits if they are wrong, or ask for help.
+fn parsed(arguments: Vec<OsString>) -> Args {
+    let program = Args::command().next_line_help(terminal::is_narrow());
+    let mut matches = program.get_matches_from(arguments);
+    let args = Args::from_arg_matches_mut(&mut matches);
+    args.unwrap_or_else(|error| error.format(&mut Args::command()).exit())
 }
 
 /// Runs a command; a panic is reported like any other bug.

@@ -357,12 +357,27 @@ impl Merged {
                 before: self.before.result.step_time(),
                 after: self.after.result.step_time(),
             },
-            what: "changed program",
-            to_use: "halflap.torch.enable(rewrite=\"exact\") does this in torch.compile, \
-                     --emit graph -o FILE writes it",
+            what: if self.recipes.is_empty() { "new order" } else { "changed program" },
+            to_use: self.put_to_use(),
         };
         let all = std::slice::from_ref(&section);
         Some(Advised { found: Some(found), ..advised(lines, all, &[&section], String::new()) })
+    }
+
+    /// How the result gets into a program: with the narrowest setting that has these rewrites.
+    fn put_to_use(&self) -> &'static str {
+        let before = &self.before.priced.graph;
+        if self.recipes.is_empty() {
+            "halflap.torch.enable() has torch.compile use such orders, -o FILE writes it"
+        } else if self.searched.is_none() {
+            "--emit graph -o FILE writes it"
+        } else if self.recipes.iter().all(|recipe| recipe.is_exact(before)) {
+            "halflap.torch.enable(rewrite=\"exact\") does this in torch.compile, \
+             --emit graph -o FILE writes it"
+        } else {
+            "halflap.torch.enable(rewrite=\"all\") does this in torch.compile, \
+             --emit graph -o FILE writes it"
+        }
     }
 
     /// The same as JSON.

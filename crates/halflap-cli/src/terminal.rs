@@ -25,6 +25,13 @@ pub fn is_seen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("OMPI_COMM_WORLD_RANK").is_none()
 }
 
+/// Whether options and what they mean do not fit beside each other.
+pub fn is_narrow() -> bool {
+    /// The longest options take half of it.
+    const LEAST: u16 = 72;
+    terminal_size::terminal_size_of(io::stdout()).is_some_and(|(width, _)| width.0 < LEAST)
+}
+
 /// How wide the terminal of standard error is.
 pub fn error_width() -> usize {
     let size = terminal_size::terminal_size_of(io::stderr());

@@ -34,6 +34,8 @@ fn merged_collectives_are_compared_with_what_they_were() {
     );
     assert_eq!(entries(&dir), ["o.json", "r.html"]);
     assert!(out.starts_with("What you can do\n") && out.contains("\nlower bound "), "{out}");
+    // No setting of torch merges what was named by hand.
+    assert!(out.contains("Use the changed program") && !out.contains("enable(rewrite"), "{out}");
 
     let file = read_json(dir.join("o.json"));
     let plain = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--json"]), 0).0;

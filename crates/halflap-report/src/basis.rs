@@ -46,13 +46,13 @@ fn describe_basis(graph: &Graph, basis: Basis) -> String {
         }
         Basis::Stream(stream) => {
             format!(
-                "the collectives of {}, and what must come before and after them",
+                "the collectives of group {}, and what must come before and after them",
                 group(graph, stream)
             )
         }
         Basis::Path(op) => format!("what must run before and after {}", name(op)),
         Basis::Contention(stream) => {
-            format!("compute and the collectives of {} slow each other", group(graph, stream))
+            format!("compute and the collectives of group {} slow each other", group(graph, stream))
         }
         Basis::Cut { first, last } => match first == last {
             true => {
