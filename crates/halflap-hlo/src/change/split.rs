@@ -110,24 +110,20 @@ impl SplitPlan<'_, '_> {
             return Err(Refusal::Changed);
         }
         let module = self.subject.module;
-        let gathers = self.subject.opcode(self.collective) == Opcode::AllGather;
-        let (place, removed) = match gathers {
-            true => (self.dot, self.collective),
-            false => (self.collective, self.dot),
-        };
+        let (gathers, place) = (self.gathers(), self.place());
         let (mut names, mut parts) = (Vec::new(), Vec::new());
         for piece in 0..self.pieces {
             let operand = &module.operands(self.dot)[self.cut.operand];
             let sent = if gathers { &module.operands(self.collective)[0] } else { operand };
-            let slice = self.slice(draft, place, sent, piece);
+            let slice = self.slice(draft, sent, piece);
             let (result, name) = match gathers {
                 true => {
-                    let gathered = self.communicate(draft, place, &slice, piece);
-                    (self.product(draft, place, &gathered), gathered)
+                    let gathered = self.communicate(draft, &slice, piece);
+                    (self.product(draft, &gathered), gathered)
                 }
                 false => {
-                    let product = self.product(draft, place, &slice);
-                    let reduced = self.communicate(draft, place, &product, piece);
+                    let product = self.product(draft, &slice);
+                    let reduced = self.communicate(draft, &product, piece);
                     (reduced.clone(), reduced)
                 }
             };
@@ -141,12 +137,21 @@ impl SplitPlan<'_, '_> {
         }
         let shape = self.shape_of(place, None);
         draft.write_line(place, module.instruction_name(place).to_owned(), (&shape, &text));
-        draft.remove(removed);
+        draft.remove(if gathers { self.collective } else { self.dot });
         Ok(names.join(", "))
     }
 
+    fn gathers(&self) -> bool {
+        self.subject.opcode(self.collective) == Opcode::AllGather
+    }
+
+    /// The last of both, in whose place the pieces are written.
+    fn place(&self) -> InstrId {
+        if self.gathers() { self.dot } else { self.collective }
+    }
+
     /// The rows of a piece.
-    fn slice(&self, draft: &mut Draft<'_>, at: InstrId, of: &Operand, piece: u64) -> String {
+    fn slice(&self, draft: &mut Draft<'_>, of: &Operand, piece: u64) -> String {
         let module = self.subject.module;
         // The plan has looked at it.
         let Some(array) = module.operand_shape(of).array() else { return draft.operand(of) };
@@ -158,11 +163,11 @@ impl SplitPlan<'_, '_> {
         let ranges: Vec<String> = array.dims.iter().enumerate().map(range).collect();
         let text = format!("slice({}), slice={{{}}}", draft.operand(of), ranges.join(", "));
         let shape = self.shape(array, Some(self.cut.dim));
-        draft.add(at, &format!("{}.p", module.instruction_name(of.of)), (&shape, &text))
+        draft.add(self.place(), &format!("{}.p", module.instruction_name(of.of)), (&shape, &text))
     }
 
     /// A piece of the product.
-    fn product(&self, draft: &mut Draft<'_>, at: InstrId, piece: &str) -> String {
+    fn product(&self, draft: &mut Draft<'_>, piece: &str) -> String {
         let module = self.subject.module;
         let operands = module.operands(self.dot).iter().enumerate();
         let operands: Vec<String> = operands
@@ -186,11 +191,15 @@ impl SplitPlan<'_, '_> {
         }
         text.push_str(&format!(", frontend_attributes={marked}"));
         let shape = self.shape_of(self.dot, Some(self.cut.result_dim));
-        draft.add(at, &format!("{}.p", module.instruction_name(self.dot)), (&shape, &text))
+        draft.add(
+            self.place(),
+            &format!("{}.p", module.instruction_name(self.dot)),
+            (&shape, &text),
+        )
     }
 
     /// A piece of the collective.
-    fn communicate(&self, draft: &mut Draft<'_>, at: InstrId, of: &str, piece: u64) -> String {
+    fn communicate(&self, draft: &mut Draft<'_>, of: &str, piece: u64) -> String {
         let module = self.subject.module;
         let mut text = format!("{}({of})", module.opcode_name(self.collective));
         for (key, value) in module.attributes(self.collective) {
@@ -202,12 +211,13 @@ impl SplitPlan<'_, '_> {
                 _ => text.push_str(&format!(", {key}={value}")),
             }
         }
-        let dim = match self.subject.opcode(self.collective) {
-            Opcode::AllGather => self.cut.dim,
-            _ => self.cut.result_dim,
-        };
+        let dim = if self.gathers() { self.cut.dim } else { self.cut.result_dim };
         let shape = self.shape_of(self.collective, Some(dim));
-        draft.add(at, &format!("{}.p", module.instruction_name(self.collective)), (&shape, &text))
+        draft.add(
+            self.place(),
+            &format!("{}.p", module.instruction_name(self.collective)),
+            (&shape, &text),
+        )
     }
 
     fn shape_of(&self, instr: InstrId, cut: Option<usize>) -> String {

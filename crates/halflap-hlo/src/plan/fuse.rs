@@ -135,8 +135,9 @@ impl<'a> Fuser<'a> {
             return None;
         }
         let change = self.change(place)?;
-        let is_possible = (only_finds || change.readers.len() == 1)
-            && (only_finds || self.barriers[place] == self.barriers[change.last])
+        let is_read_at_once =
+            change.readers.len() == 1 && self.barriers[place] == self.barriers[change.last];
+        let is_possible = (only_finds || is_read_at_once)
             && self.stays(&work.reads, place, change.last)
             && self.is_within_limit(work, &change);
         if !is_possible {

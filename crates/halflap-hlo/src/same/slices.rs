@@ -8,10 +8,10 @@ use crate::lex::numbers_in;
 
 /// A slice of a dimension: where it begins on each device, and of what it is one.
 #[derive(Clone)]
-struct Slice {
-    dim: usize,
-    starts: Rc<Vec<u64>>,
-    whole: NodeId,
+pub(super) struct Slice {
+    pub(super) dim: usize,
+    pub(super) starts: Rc<Vec<u64>>,
+    pub(super) whole: NodeId,
 }
 
 impl Slice {
@@ -43,32 +43,28 @@ impl Nodes {
         let mut dims = self.node(id).form.dims()?.to_vec();
         dims[inner.dim] = self.node(inner.whole).form.dims()?[inner.dim];
         let form = self.node(id).form.with_dims(&dims);
-        let whole = self.shard(slice.dim, slice.starts, form, inner.whole);
+        let whole = self.shard(Slice { whole: inner.whole, ..slice }, form);
         Some(Slice { whole, ..inner })
     }
 
     /// A slice in normal form: of slices of slices, that of the first dimension is the last.
-    pub(super) fn shard(
-        &mut self,
-        dim: usize,
-        starts: Rc<Vec<u64>>,
-        form: Form,
-        of: NodeId,
-    ) -> NodeId {
+    pub(super) fn shard(&mut self, slice: Slice, form: Form) -> NodeId {
+        let Slice { dim, starts, whole: of } = slice;
         let inner = self.slice(of).filter(|inner| inner.dim <= dim);
         let Some(inner) = inner else {
             return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
         };
+        let whole = inner.whole;
         if inner.dim == dim {
             let both = inner.starts.iter().zip(&*starts).map(|(a, b)| a + b).collect();
-            return self.shard(dim, Rc::new(both), form, inner.whole);
+            return self.shard(Slice { dim, starts: Rc::new(both), whole }, form);
         }
-        let (Some(whole), Some(part)) = (self.node(inner.whole).form.dims(), form.dims()) else {
+        let (Some(extents), Some(part)) = (self.node(whole).form.dims(), form.dims()) else {
             return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
         };
-        let mut dims = whole.to_vec();
+        let mut dims = extents.to_vec();
         dims[dim] = part[dim];
-        let outer = self.shard(dim, starts, form.with_dims(&dims), inner.whole);
+        let outer = self.shard(Slice { dim, starts, whole }, form.with_dims(&dims));
         let what = NodeOp::Shard { dim: inner.dim, starts: inner.starts };
         self.plain(what, form, vec![outer])
     }
@@ -114,7 +110,7 @@ impl Nodes {
             return None;
         };
         let starts = Rc::new(vec![u64::try_from(start).ok()?; self.device_count()]);
-        Some(self.shard(dim, starts, form.clone(), input))
+        Some(self.shard(Slice { dim, starts, whole: input }, form.clone()))
     }
 
     /// Slices of a value in their sequence, with nothing left out.
@@ -146,7 +142,9 @@ impl Nodes {
             let mut inputs = given.of.to_vec();
             inputs[place] = slice.whole;
             let whole = self.op(what.clone(), form.with_dims(&dims), inputs);
-            return Some(self.shard(result_dim, slice.starts, form.clone(), whole));
+            return Some(
+                self.shard(Slice { dim: result_dim, starts: slice.starts, whole }, form.clone()),
+            );
         }
         None
     }
@@ -172,7 +170,7 @@ impl Nodes {
         let mut dims = form.dims()?.to_vec();
         *dims.get_mut(slice.dim)? = self.node(slice.whole).form.dims()?[slice.dim];
         let whole = self.collective(what.clone(), form.with_dims(&dims), slice.whole);
-        Some(self.shard(slice.dim, slice.starts, form.clone(), whole))
+        Some(self.shard(Slice { whole, ..slice }, form.clone()))
     }
 }
 
