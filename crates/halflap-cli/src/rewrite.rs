@@ -368,15 +368,16 @@ impl Merged {
     fn put_to_use(&self) -> &'static str {
         let before = &self.before.priced.graph;
         if self.recipes.is_empty() {
-            "halflap.torch.enable() has torch.compile use such orders, -o FILE writes it"
+            "halflap.torch.enable(), called before torch.compile, finds such orders when a step \
+             is compiled; with -o FILE, this command writes it"
         } else if self.searched.is_none() {
-            "--emit graph -o FILE writes it"
+            "with --emit graph -o FILE, this command writes it"
         } else if self.recipes.iter().all(|recipe| recipe.is_exact(before)) {
-            "halflap.torch.enable(rewrite=\"exact\") does this in torch.compile, \
-             --emit graph -o FILE writes it"
+            "halflap.torch.enable(rewrite=\"exact\"), called before torch.compile, does this when \
+             a step is compiled; with --emit graph -o FILE, this command writes it"
         } else {
-            "halflap.torch.enable(rewrite=\"all\") does this in torch.compile, \
-             --emit graph -o FILE writes it"
+            "halflap.torch.enable(rewrite=\"all\"), called before torch.compile, does this when a \
+             step is compiled; with --emit graph -o FILE, this command writes it"
         }
     }
 

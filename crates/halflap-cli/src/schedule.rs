@@ -392,8 +392,14 @@ impl Done {
     /// How to use the order in a program.
     fn put_to_use(&self) -> &'static str {
         match self.subject.hlo {
-            Some(_) => "--emit hlo -o FILE writes the module in it",
-            None => "halflap.torch.enable() has torch.compile use such orders, -o FILE writes it",
+            Some(_) => {
+                "with --emit hlo -o NEW.txt, this command writes the module in it, scheduled, for \
+                 XLA; halflap run MODULE runs it"
+            }
+            None => {
+                "halflap.torch.enable(), called before torch.compile, finds such orders when a \
+                 step is compiled; with -o FILE, this command writes it"
+            }
         }
     }
 

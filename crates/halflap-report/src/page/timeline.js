@@ -1,7 +1,7 @@
 // The timeline: layout, and the lower canvas with lanes, memory and the time ruler.
 //
 // Two canvases lie above each other, so that a moving cursor redraws marks alone (marks.js). A frame
-// costs what is in sight: slices narrower than two pixels become the density of a pixel column, only
+// costs what is in sight: slices narrower than two pixels become a part of a pixel column's height, only
 // exposed ones keep a mark of their own.
 
 const RULER = 26;
@@ -320,8 +320,8 @@ function drawSlices(view, row) {
     const left = (start[slice] - state.from) * scale;
     const width = (end[slice] - start[slice]) * scale;
     if (width < 2) {
-      // A third of a pixel at least, so that a lone slice is still seen; a wait often takes no time at all.
-      if (width > 0) density[Math.max(0, Math.floor(left))] += Math.max(width, 0.35);
+      // A wait often takes no time at all.
+      if (width > 0) gather(density, left, left + width);
       continue;
     }
     const next = colourOf(op[slice]);
@@ -332,26 +332,8 @@ function drawSlices(view, row) {
     if (width > 26) labels.push(slice);
   }
   // A lane holds one kind of work: its first slice has the colour of all.
-  base.fillStyle = to > from ? colourOf(op[from]) : colours.compute;
-  drawDensity(density, row);
+  drawColumns(density, row, to > from ? colourOf(op[from]) : colours.compute, 2);
   return labels.map((at) => ({ op: op[at], left: xAt(start[at]), right: xAt(end[at]) }));
-}
-
-/** Columns of slices too narrow to be drawn alone: the more of the column is busy, the darker. */
-function drawDensity(density, row) {
-  const level = (column) => Math.ceil(Math.min(1, density[column]) * 4);
-  let column = 0;
-  while (column < density.length) {
-    const shade = level(column);
-    let until = column + 1;
-    while (until < density.length && level(until) === shade) until += 1;
-    if (shade > 0) {
-      base.globalAlpha = 0.25 + 0.1875 * shade;
-      base.fillRect(layout.gutter + column, row.y, until - column, row.height);
-    }
-    column = until;
-  }
-  base.globalAlpha = 1;
 }
 
 /** Spans in a pattern where they are wide enough, else gathered in pixel columns. */
@@ -365,7 +347,7 @@ function drawHatches(band, spans, look) {
     if (right - left < 3) gather(columns, left, right);
     else drawHatch(band, [snap(layout.gutter + left), snap(layout.gutter + right) - 1], look);
   }
-  drawColumns(columns, band, look);
+  drawColumns(columns, band, colours[look], 5);
 }
 
 function drawHatch(band, [left, right], look) {
@@ -379,14 +361,14 @@ function drawHatch(band, [left, right], look) {
 /** Adds a narrow span to the columns that it touches. */
 function gather(columns, left, right) {
   for (let column = Math.max(0, Math.floor(left)); column < right && column < columns.length; column += 1) {
-    columns[column] += Math.max(0.02, Math.min(right, column + 1) - Math.max(left, column));
+    columns[column] += Math.max(1e-6, Math.min(right, column + 1) - Math.max(left, column));
   }
 }
 
 /** Their part of a column is its height: the picture is true to the sum, and the least is still seen. */
-function drawColumns(columns, band, look) {
-  const heightOf = (part) => (part === 0 ? 0 : Math.round(Math.max(5, Math.min(1, part) * band.height)));
-  base.fillStyle = colours[look];
+function drawColumns(columns, band, colour, least) {
+  const heightOf = (part) => (part === 0 ? 0 : Math.round(Math.max(least, Math.min(1, part) * band.height)));
+  base.fillStyle = colour;
   for (let column = 0, until = 0; column < columns.length; column = until) {
     const height = heightOf(columns[column]);
     for (until = column + 1; until < columns.length && heightOf(columns[until]) === height;) until += 1;
