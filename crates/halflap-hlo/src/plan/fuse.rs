@@ -135,9 +135,8 @@ impl<'a> Fuser<'a> {
             return None;
         }
         let change = self.change(place)?;
-        let is_read_at_once =
-            change.readers.len() == 1 && self.barriers[place] == self.barriers[change.last];
-        let is_possible = (only_finds || is_read_at_once)
+        let is_near = self.barriers[place] == self.barriers[change.last];
+        let is_possible = (only_finds || change.readers.len() == 1 && is_near)
             && self.stays(&work.reads, place, change.last)
             && self.is_within_limit(work, &change);
         if !is_possible {
