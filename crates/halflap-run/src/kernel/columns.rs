@@ -17,14 +17,14 @@ const LONGEST_COLUMN: usize = 512 * 1024;
 
 /// A dimension: how many indices it has, and the step between their elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(super) struct ConvAxis {
     pub(super) count: usize,
     pub(super) by: isize,
 }
 
-impl Axis {
+impl ConvAxis {
     /// The step of several dimensions that are walked as one; `None` where there is none.
-    pub(super) fn joined(axes: &[Axis]) -> Option<isize> {
+    pub(super) fn joined(axes: &[ConvAxis]) -> Option<isize> {
         let mut wide = axes.iter().filter(|axis| axis.count != 1);
         let Some(mut last) = wide.next() else { return Some(1) };
         for axis in wide {
@@ -37,7 +37,7 @@ impl Axis {
     }
 
     /// Where an element is whose number counts all indices, the last fastest.
-    pub(super) fn place(axes: &[Axis], mut number: usize) -> isize {
+    pub(super) fn place(axes: &[ConvAxis], mut number: usize) -> isize {
         let mut place = 0;
         for axis in axes.iter().rev() {
             place += (number % axis.count) as isize * axis.by;
@@ -156,25 +156,25 @@ struct Neighbours {
 
 /// Everything that the matrix depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Windows {
+pub(super) struct ConvWindows {
     /// The last has the smallest step. There is at least one.
     pub(super) spaces: Vec<Space>,
     /// The extents of the window in all dimensions but the last.
     pub(super) outer: Vec<usize>,
-    pub(super) features: Axis,
-    pub(super) batches: Axis,
+    pub(super) features: ConvAxis,
+    pub(super) batches: ConvAxis,
     pub(super) line: Line,
     /// Whether rows are places and then features instead of features and then places.
     pub(super) is_feature_last: bool,
 }
 
-impl Windows {
+impl ConvWindows {
     /// The kind of the longest lines; there are none where elements are not neighbours in the
     /// input.
     pub(super) fn longest_line(&self) -> Line {
         let last = self.last();
-        let of = |axis: Axis, run: usize| if axis.by == 1 { run } else { 0 };
-        let positions = of(Axis { count: last.outputs, by: last.by }, last.outputs);
+        let of = |axis: ConvAxis, run: usize| if axis.by == 1 { run } else { 0 };
+        let positions = of(ConvAxis { count: last.outputs, by: last.by }, last.outputs);
         let joined = if self.joins_places() { last.size() } else { 1 };
         // Columns of features are made as a whole, so they must not be too long.
         let features = match self.depth() <= LONGEST_COLUMN {
@@ -257,7 +257,7 @@ impl Windows {
     }
 
     /// # Safety
-    /// See [`Windows::fill`].
+    /// See [`ConvWindows::fill`].
     unsafe fn fill_column<T: GemmReal>(&self, input: *const T, column: usize, to: *mut T) {
         let mut at = [0; MOST_DIMS];
         let batch = self.position(column, &mut at);
@@ -297,7 +297,7 @@ impl Windows {
     }
 
     /// # Safety
-    /// See [`Windows::fill`].
+    /// See [`ConvWindows::fill`].
     unsafe fn fill_row<T: GemmReal>(&self, input: *const T, part: MatrixRow<'_>, to: *mut T) {
         let MatrixRow { row, columns } = part;
         let (mut place, mut at) = ([0; MOST_DIMS], [0; MOST_DIMS]);

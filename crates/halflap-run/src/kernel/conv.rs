@@ -11,7 +11,7 @@ use halflap_hlo::ConvDims;
 
 use super::Buffers;
 use super::block::{self, BlockFn};
-use super::columns::{Axis, Line, MatrixPart, Space, Windows};
+use super::columns::{ConvAxis, ConvWindows, Line, MatrixPart, Space};
 use super::error::Gap;
 use super::formula::{Convolving, TermId};
 use super::matrix::{GemmReal, MatrixProduct, MatrixView};
@@ -185,7 +185,7 @@ impl<'n> ConvShape<'n> {
             spatial: spatial.iter().map(|&dim| strided.by[dim] as isize).collect(),
             group,
         };
-        let axis = |count: usize, by: i64| Axis { count, by: by as isize };
+        let axis = |count: usize, by: i64| ConvAxis { count, by: by as isize };
         let dims = self.dims;
         SparseConv {
             dtype: arrays.dtype,
@@ -222,7 +222,7 @@ impl<'a, 'n> DenseConv<'a, 'n> {
     }
 
     /// What the matrix of windows is made of.
-    fn windows(&self) -> Windows {
+    fn windows(&self) -> ConvWindows {
         let (shape, input) = (self.shape, &self.arrays.input);
         let space = |&dim: &usize| {
             let Extents { window, len, outputs } = shape.extents[dim];
@@ -232,9 +232,9 @@ impl<'a, 'n> DenseConv<'a, 'n> {
         if spaces.is_empty() {
             spaces.push(Space::NONE);
         }
-        let axis = |count: usize, dim: usize| Axis { count, by: input.by[dim] as isize };
+        let axis = |count: usize, dim: usize| ConvAxis { count, by: input.by[dim] as isize };
         let outer = spaces[..spaces.len() - 1].iter().map(Space::size).collect();
-        let mut windows = Windows {
+        let mut windows = ConvWindows {
             outer,
             spaces,
             features: axis(shape.inputs, shape.dims.input_feature),
@@ -259,14 +259,15 @@ impl<'a, 'n> DenseConv<'a, 'n> {
             if window.reversed {
                 base += (count as isize - 1) * by;
             }
-            places.push(Axis { count, by: if window.reversed { -by } else { by } });
+            places.push(ConvAxis { count, by: if window.reversed { -by } else { by } });
         }
-        let inputs = Axis { count: shape.inputs, by: kernel.by[shape.dims.kernel_input] as isize };
+        let inputs =
+            ConvAxis { count: shape.inputs, by: kernel.by[shape.dims.kernel_input] as isize };
         Taps { base, places, inputs }
     }
 
     /// The kernel as a matrix; it is copied, if its dimensions cannot be walked as one.
-    fn kernel(&self, planner: &mut Planner<'_>, windows: &mut Windows) -> ConvMatrix {
+    fn kernel(&self, planner: &mut Planner<'_>, windows: &mut ConvWindows) -> ConvMatrix {
         let Taps { base, places, inputs } = self.taps();
         let (shape, Strided { slot, by, .. }) = (self.shape, &self.arrays.kernel);
         let row = by[shape.dims.kernel_output] as isize;
@@ -277,12 +278,12 @@ impl<'a, 'n> DenseConv<'a, 'n> {
         let group = shape.outputs as isize * row;
         let orders: &[bool] = if windows.line == Line::Features { &[true] } else { &[false, true] };
         for &is_feature_last in orders {
-            if let Some(column) = Axis::joined(&walked(is_feature_last)) {
+            if let Some(column) = ConvAxis::joined(&walked(is_feature_last)) {
                 windows.is_feature_last = is_feature_last;
                 return ConvMatrix { slot: *slot, base, row, column, group };
             }
         }
-        let rows = Axis { count: shape.groups * shape.outputs, by: row };
+        let rows = ConvAxis { count: shape.groups * shape.outputs, by: row };
         let axes = [&[rows], &walked(windows.is_feature_last)[..]].concat();
         let dims: Vec<usize> = axes.iter().map(|axis| axis.count).collect();
         let by = axes.iter().map(|axis| axis.by as i64).collect();
@@ -296,7 +297,7 @@ impl<'a, 'n> DenseConv<'a, 'n> {
     }
 
     /// The matrix's columns as dimensions of an array: its batches and its spatial dimensions.
-    fn columns(&self, windows: &Windows, batches: usize, spatial: &[usize]) -> Vec<usize> {
+    fn columns(&self, windows: &ConvWindows, batches: usize, spatial: &[usize]) -> Vec<usize> {
         let spatial: Vec<usize> = self.order.iter().map(|&dim| spatial[dim]).collect();
         match windows.line {
             Line::Batches => [&spatial[..], &[batches]].concat(),
@@ -305,12 +306,12 @@ impl<'a, 'n> DenseConv<'a, 'n> {
     }
 
     /// Where the product is written.
-    fn target(&self, planner: &mut Planner<'_>, windows: &Windows) -> ConvTarget {
+    fn target(&self, planner: &mut Planner<'_>, windows: &ConvWindows) -> ConvTarget {
         let (shape, ConvArrays { result, dims, dtype, .. }) = (self.shape, &self.arrays);
         let numbers = shape.dims;
         let walked = self.columns(windows, numbers.output_batch, &numbers.output_spatial);
-        let axis = |&dim: &usize| Axis { count: dims[dim], by: result.by[dim] as isize };
-        let columns: Vec<Axis> = walked.iter().map(axis).collect();
+        let axis = |&dim: &usize| ConvAxis { count: dims[dim], by: result.by[dim] as isize };
+        let columns: Vec<ConvAxis> = walked.iter().map(axis).collect();
         let all: usize = columns.iter().map(|axis| axis.count).product();
         let (inner, step) = inner_columns(&columns);
         if inner >= all.min(FEW) {
@@ -331,7 +332,7 @@ impl<'a, 'n> DenseConv<'a, 'n> {
         let group = (shape.outputs * all) as isize;
         ConvTarget {
             matrix: ConvMatrix { slot, base: 0, row: all as isize, column: 1, group },
-            columns: vec![Axis { count: all, by: 1 }],
+            columns: vec![ConvAxis { count: all, by: 1 }],
             inner: all,
             moved: Some(CopyStage::new(dims, from, result.slot, dtype.size())),
         }
@@ -343,8 +344,8 @@ impl<'a, 'n> DenseConv<'a, 'n> {
         let ConvTarget { matrix: to, columns, inner, moved } = self.target(planner, &windows);
         let (shape, input) = (self.shape, &self.arrays.input);
         let walked = self.columns(&windows, shape.dims.input_batch, &shape.dims.input_spatial);
-        let seen: Vec<Axis> = (walked.iter().zip(&columns))
-            .map(|(&dim, column)| Axis { count: column.count, by: input.by[dim] as isize })
+        let seen: Vec<ConvAxis> = (walked.iter().zip(&columns))
+            .map(|(&dim, column)| ConvAxis { count: column.count, by: input.by[dim] as isize })
             .collect();
         let (together, step) = inner_columns(&seen);
         // Windows of one element that see everything once: the input is the matrix.
@@ -381,8 +382,8 @@ impl<'a, 'n> DenseConv<'a, 'n> {
 const FEW: usize = 64;
 
 /// How many columns, the last ones of some dimensions, can be walked as one, and with which step.
-fn inner_columns(axes: &[Axis]) -> (usize, isize) {
-    let joined = |from: usize| Some((from, Axis::joined(&axes[from..])?));
+fn inner_columns(axes: &[ConvAxis]) -> (usize, isize) {
+    let joined = |from: usize| Some((from, ConvAxis::joined(&axes[from..])?));
     let (from, step) = (0..axes.len()).find_map(joined).unwrap_or((axes.len(), 1));
     (axes[from..].iter().map(|axis| axis.count).product(), step)
 }
@@ -390,8 +391,8 @@ fn inner_columns(axes: &[Axis]) -> (usize, isize) {
 /// Where a kernel begins, and its dimensions along the rows of the matrix.
 struct Taps {
     base: isize,
-    places: Vec<Axis>,
-    inputs: Axis,
+    places: Vec<ConvAxis>,
+    inputs: ConvAxis,
 }
 
 /// A matrix in an array: the steps between its rows and its columns, and from group to group.
@@ -407,7 +408,7 @@ struct ConvMatrix {
 struct ConvTarget {
     matrix: ConvMatrix,
     /// The columns as dimensions, and how many of them can be walked as one.
-    columns: Vec<Axis>,
+    columns: Vec<ConvAxis>,
     inner: usize,
     moved: Option<CopyStage>,
 }
@@ -431,7 +432,7 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn new(windows: &Windows, Columns { all, inner }: Columns, outputs: usize) -> Tiles {
+    fn new(windows: &ConvWindows, Columns { all, inner }: Columns, outputs: usize) -> Tiles {
         // Enough for many threads, but no fewer columns than a product needs to be fast.
         const WANTED: usize = 16;
         const LEAST: usize = 48;
@@ -457,7 +458,7 @@ impl Tiles {
 }
 
 struct Conv {
-    windows: Windows,
+    windows: ConvWindows,
     input: ConvMatrix,
     kernel: ConvMatrix,
     to: ConvMatrix,
@@ -466,9 +467,9 @@ struct Conv {
     outputs: usize,
     dtype: DType,
     /// The result's columns as dimensions.
-    columns: Vec<Axis>,
+    columns: Vec<ConvAxis>,
     /// The input's, if it is the matrix itself.
-    plain: Option<Vec<Axis>>,
+    plain: Option<Vec<ConvAxis>>,
     tiles: Tiles,
 }
 
@@ -512,14 +513,14 @@ impl Conv {
             lhs: MatrixView { start: kernel, row: self.kernel.row, column: self.kernel.column },
             rhs: MatrixView { start: input, row: self.input.row, column: self.input.column },
             to: MatrixView {
-                start: to.wrapping_offset(Axis::place(&self.columns, columns.start)),
+                start: to.wrapping_offset(ConvAxis::place(&self.columns, columns.start)),
                 row: self.to.row,
                 column: self.to.column,
             },
             threads: buffers.threads(),
         };
         if let Some(plain) = &self.plain {
-            product.rhs.start = input.wrapping_offset(Axis::place(plain, columns.start));
+            product.rhs.start = input.wrapping_offset(ConvAxis::place(plain, columns.start));
         }
         if depth == 0 || self.plain.is_some() {
             // SAFETY: the matrices are where they were planned.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use halflap_hlo::WindowDim;
 
 use super::Buffers;
-use super::columns::Axis;
+use super::columns::ConvAxis;
 use super::matrix::GemmReal;
 use super::plan::{ArraySlot, KernelStage};
 use super::walk::each_index;
@@ -91,9 +91,9 @@ pub(super) struct SparseConv {
     pub(super) groups: usize,
     /// Steps of the input and the output, of the input and the kernel, and of the kernel and the
     /// output.
-    pub(super) batches: [Axis; 2],
-    pub(super) inputs: [Axis; 2],
-    pub(super) outputs: [Axis; 2],
+    pub(super) batches: [ConvAxis; 2],
+    pub(super) inputs: [ConvAxis; 2],
+    pub(super) outputs: [ConvAxis; 2],
     /// How many elements the result has.
     pub(super) len: usize,
 }
