@@ -130,13 +130,12 @@ impl<'a> Fuser<'a> {
     ) -> Option<(FusionChange, Vec<(usize, PlannedWork)>)> {
         let work = self.works[place].as_ref()?;
         let opcode = self.module.instruction(work.instr).opcode;
-        let only_finds = only_finds(self.module, work.instr);
-        if !only_finds && !opcode.is_elementwise() {
+        if !only_finds(opcode) && !opcode.is_elementwise() {
             return None;
         }
         let change = self.change(place)?;
-        let is_near = self.barriers[place] == self.barriers[change.last];
-        let is_possible = (only_finds || change.readers.len() == 1 && is_near)
+        let is_possible = (only_finds(opcode) || change.readers.len() == 1)
+            && (only_finds(opcode) || self.barriers[place] == self.barriers[change.last])
             && self.stays(&work.reads, place, change.last)
             && self.is_within_limit(work, &change);
         if !is_possible {
@@ -363,25 +362,8 @@ struct FusionChange {
     is_gone: bool,
 }
 
-/// Whether an instruction only remaps indices: each of its readers may do so itself. A fusion does
-/// if everything in it does.
-pub fn only_finds(module: &Module, instr: InstrId) -> bool {
-    let instruction = module.instruction(instr);
-    match (instruction.opcode, module.called(instr)) {
-        (Opcode::Fusion, &[fused]) => {
-            let is_given = |instr: InstrId| {
-                matches!(module.instruction(instr).opcode, Opcode::Parameter | Opcode::Bitcast)
-            };
-            instruction.shape.array().is_some()
-                && module
-                    .instructions(fused)
-                    .all(|instr| is_given(instr) || only_finds(module, instr))
-        }
-        (opcode, _) => remaps(opcode),
-    }
-}
-
-fn remaps(opcode: Opcode) -> bool {
+/// Whether an instruction only remaps indices: each of its readers may do so itself.
+pub fn only_finds(opcode: Opcode) -> bool {
     matches!(
         opcode,
         Opcode::Broadcast
@@ -405,7 +387,9 @@ fn name_kernels(module: &Module, program: &mut Program) {
             let instrs = work.instrs();
             let Some(fused) = &mut work.fused else { continue };
             let mut words: Vec<&str> = Vec::new();
-            for &instr in instrs.iter().rev().filter(|&&instr| !only_finds(module, instr)) {
+            for &instr in
+                instrs.iter().rev().filter(|&&instr| !only_finds(module.instruction(instr).opcode))
+            {
                 let word = module.opcode_name(instr);
                 if !words.contains(&word) && words.len() < SHOWN {
                     words.insert(0, word);

@@ -13,7 +13,7 @@ use super::formula::{Formula, Op, TermId};
 use super::loops::ElementLoop;
 use super::moves::CopyStage;
 use super::nest::{self, Halt, Nest, is_elementwise};
-use super::walk::{common_pieces, strides};
+use super::walk::strides;
 use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
 
@@ -455,16 +455,10 @@ impl<'f> Planner<'f> {
                     }
                 }
             }
-            Op::Reshape => self.strided(arg)?,
             _ => None,
         };
         let Some(mut inner) = inner else { return Ok(None) };
         match &term.op {
-            Op::Reshape => {
-                let from = &self.formula.term(arg).dims;
-                let Some(by) = reshaped(from, &inner.by, &term.dims) else { return Ok(None) };
-                inner.by = by;
-            }
             Op::Broadcast(dims) => {
                 let mut by = vec![0; term.dims.len()];
                 dims.iter().zip(&inner.by).for_each(|(&dim, &step)| by[dim] = step);
@@ -491,33 +485,6 @@ impl<'f> Planner<'f> {
     pub(super) fn add(&mut self, stage: impl KernelStage + 'static) {
         self.push(Box::new(stage));
     }
-}
-
-/// The steps of a reshaped array; `None` where elements that were apart come to lie in one
-/// dimension.
-fn reshaped(from: &[usize], by: &[i64], to: &[usize]) -> Option<Vec<i64>> {
-    if from.contains(&0) {
-        return None;
-    }
-    let mut steps = vec![1; to.len()];
-    for (old, new) in common_pieces(from, to) {
-        let mut wide = old.rev().filter(|&dim| from[dim] != 1);
-        // Dimensions of one element may have any step.
-        let Some(last) = wide.next() else { continue };
-        let mut whole = by[last] * from[last] as i64;
-        for dim in wide {
-            if by[dim] != whole {
-                return None;
-            }
-            whole *= from[dim] as i64;
-        }
-        let mut step = by[last];
-        for dim in new.rev() {
-            steps[dim] = step;
-            step *= to[dim] as i64;
-        }
-    }
-    Some(steps)
 }
 
 /// An expression that is ready: what to compute, and along what.

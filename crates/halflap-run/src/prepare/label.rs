@@ -222,7 +222,8 @@ fn shares(module: &Module, work: &PlannedWork) -> Vec<(String, f64)> {
         let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
         all.0 as f64
     };
-    let counts = |instr: InstrId| instr == work.instr || !only_finds(module, instr);
+    let counts =
+        |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
     let instrs = work.instrs().into_iter();
     let each: Vec<(InstrId, f64)> = instrs
         .map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 }))
