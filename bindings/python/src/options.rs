@@ -180,6 +180,7 @@ impl<'py> Options<'py> {
                 .typed("order_collectives", |value| request::choice(&text(value)?))?,
             rewrite: self.rewrite()?,
             without: self.listed("without", text)?.unwrap_or_default(),
+            recipes_only: self.flag("recipes_only")?,
             merge: self.each("merge", text)?.unwrap_or_default(),
             emit: self.typed("emit", emit)?,
             which: request::WhichArgs { computation: self.computation()? },

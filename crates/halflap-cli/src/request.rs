@@ -45,6 +45,7 @@ impl Schedule {
             rewrite: None,
             without: Vec::new(),
             piece_tail: None,
+            recipes_only: false,
             merge: Vec::new(),
             show: false,
             no_advice: false,

@@ -6,7 +6,7 @@ use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
-use halflap::improve::{Allowed, KeptBecause};
+use halflap::improve::{Allowed, KeptBecause, PlanOrder};
 use halflap::memory::Budget;
 use halflap::origin::{Origin, Part};
 use halflap::rewrite::{
@@ -162,7 +162,9 @@ fn chosen(
     let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, peak_before };
     let tail = args.piece_tail.map_or(TAIL, |tail| tail.limit(TAIL));
     let prices = Prices { tail, ..prices(&subject.source.model.costs) };
-    let way = ChangeScope { prices: &prices, allowed: choice.allowed, left_out: &left_out };
+    let plan_order = if args.recipes_only { PlanOrder::Sketched } else { PlanOrder::Searched };
+    let way =
+        ChangeScope { prices: &prices, allowed: choice.allowed, left_out: &left_out, plan_order };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
     let is_chosen = |(number, name): &(&usize, &String)| {
         let kind = improved.chosen.get(**number).map(|kind| kind.name());

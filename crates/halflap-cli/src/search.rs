@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use halflap::graph::Edges;
-use halflap::improve::{Allowed, ImproveError, Improved, Request, improve};
+use halflap::improve::{Allowed, ImproveError, Improved, PlanOrder, Request, improve};
 use halflap::memory::Budget;
 use halflap::optimize::{OptimizeError, Optimized, SoFar, Task, optimize_so_far};
 use halflap::order::Order;
@@ -171,6 +171,7 @@ pub struct ChangeScope<'a> {
     pub prices: &'a Prices<'a>,
     pub allowed: &'a Allowed,
     pub left_out: &'a [usize],
+    pub plan_order: PlanOrder,
 }
 
 /// The best order of a graph together with the rewrites that shorten it.
@@ -179,12 +180,12 @@ pub fn improved(
     priced: &Priced,
     way: &ChangeScope<'_>,
 ) -> Result<(Improved, SearchOutcome), Failed> {
-    let &ChangeScope { prices, allowed, left_out } = way;
+    let &ChangeScope { prices, allowed, left_out, plan_order } = way;
     let model = &wanted.source.model;
     let graph = wanted.source.workload.entry().map_or(&priced.graph, |unit| &unit.graph);
     let (found, seconds) = timed(wanted, priced, |task| {
         let task = Task { graph, ..*task };
-        improve(&Request { task: &task, model, prices, allowed, left_out })
+        improve(&Request { task: &task, model, prices, allowed, left_out, plan_order })
     });
     let found = found.map_err(|error| match error {
         ImproveError::Optimize(error) => failed(wanted, priced, error),

@@ -12,7 +12,7 @@ use crate::cost::Costs;
 use crate::evaluate::Setup;
 use crate::graph::Edges;
 use crate::ids::{Id, OpId, UnitId};
-use crate::improve::{Allowed, Estimate, Request, estimate, looked_up};
+use crate::improve::{Allowed, Estimate, PlanOrder, Request, estimate, looked_up};
 use crate::memory::Budget;
 use crate::optimize::{Effort, Task, optimize};
 use crate::order::Order;
@@ -497,6 +497,7 @@ impl<T> AdviceSearch<'_, T> {
                 prices: &self.prices(),
                 allowed: &Allowed::exact(),
                 left_out: &[],
+                plan_order: PlanOrder::Sketched,
             },
             self.known.last().map_or(&only.result.order, |orders| &orders[0]),
         )

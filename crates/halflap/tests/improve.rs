@@ -10,7 +10,9 @@ use halflap::cost::Costs;
 use halflap::evaluate::{Evaluation, Setup};
 use halflap::graph::{Edges, Graph};
 use halflap::import::read_graph;
-use halflap::improve::{Allowed, Improved, KeptBecause, LookedUp, Request, improve, looked_up};
+use halflap::improve::{
+    Allowed, Improved, KeptBecause, LookedUp, PlanOrder, Request, improve, looked_up,
+};
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, Task};
 use halflap::order::Order;
@@ -91,12 +93,14 @@ struct Asked {
     memory: f64,
     threads: usize,
     copy: CopyCost,
+    plan_order: PlanOrder,
 }
 
 impl Default for Asked {
     fn default() -> Asked {
         let copy = CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) };
-        Asked { allowed: Allowed::exact(), memory: 4.0, threads: 1, copy }
+        let plan_order = PlanOrder::Searched;
+        Asked { allowed: Allowed::exact(), memory: 4.0, threads: 1, copy, plan_order }
     }
 }
 
@@ -131,6 +135,7 @@ fn improved_while(graph: &Graph, asked: &Asked, progress: Progress<'_>) -> Impro
         prices: &prices,
         allowed: &asked.allowed,
         left_out: &[],
+        plan_order: asked.plan_order,
     };
     improve(&request).unwrap()
 }
@@ -151,6 +156,19 @@ fn latency_is_paid_once_where_that_shortens_the_step() {
         memory_limit: Some(limit(&graph, &Asked::default())),
     };
     verify(&changed.rewritten.graph, changed.optimized.order.as_slice(), &demands).unwrap();
+}
+
+#[test]
+fn recipes_are_chosen_without_a_search_for_the_last_order() {
+    let graph = LATENT.graph();
+    let changed =
+        |plan_order| improved(&graph, &Asked { plan_order, ..Asked::default() }).changed.unwrap();
+    let (searched, sketched) = (changed(PlanOrder::Searched), changed(PlanOrder::Sketched));
+    assert_eq!(sketched.recipes, searched.recipes);
+    assert!(sketched.optimized.step_time >= searched.optimized.step_time);
+    let memory_limit = Some(limit(&graph, &Asked::default()));
+    let demands = Demands { order_edges: OrderEdges::Free, memory_limit };
+    verify(&sketched.rewritten.graph, sketched.optimized.order.as_slice(), &demands).unwrap();
 }
 
 #[test]

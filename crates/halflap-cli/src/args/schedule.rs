@@ -43,6 +43,10 @@ pub struct Schedule {
     #[arg(long, value_name = "SIZE", help_heading = REWRITES)]
     #[arg(requires = "rewrite", hide_short_help = true)]
     pub piece_tail: Option<Budget>,
+    /// Of a changed program only the recipes are wanted, and its order only as far as that was
+    /// needed to choose them. Not on the command line.
+    #[arg(skip)]
+    pub recipes_only: bool,
     /// Merge these collectives into one before the search (docs/rewrite.md): node names, separated
     /// by commas. May be given more than once.
     #[arg(long, value_name = "NODE,NODE,...", help_heading = REWRITES)]

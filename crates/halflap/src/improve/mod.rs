@@ -60,6 +60,19 @@ pub struct Request<'a> {
     pub allowed: &'a Allowed,
     /// Chosen recipes to leave out, by their number in the choice.
     pub left_out: &'a [usize],
+    /// Where the order of the changed program comes from.
+    pub plan_order: PlanOrder,
+}
+
+/// How the chosen plan is ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlanOrder {
+    /// By a search with the task's effort.
+    #[default]
+    Searched,
+    /// As it was when plans were compared: for callers that carry recipes out themselves, and have
+    /// the result ordered.
+    Sketched,
 }
 
 /// The best that was found.

@@ -10,13 +10,13 @@ use super::carry::carried_order;
 use super::cuts::{Cuts, DEPTHS};
 use super::plans::{Levels, Plans, SizeLevel};
 use super::thin::thinned;
-use super::{Changed, ImproveError, LEAST, Request, part_of};
+use super::{Changed, ImproveError, LEAST, PlanOrder, Request, part_of};
 use crate::cost::Costs;
 use crate::evaluate::{Evaluation, Setup, Side};
 use crate::ids::OpId;
 use crate::memory::Timeline;
 use crate::optimize::{
-    Effort, FirstLook, OptimizeError, Optimized, Sketch, Task, optimize, sketch,
+    Effort, FirstLook, OptimizeError, Optimized, Sketch, Task, optimize, proved_order, sketch,
 };
 use crate::order::Order;
 use crate::origin::{Part, Source};
@@ -354,7 +354,10 @@ impl<'a> PlanSearch<'a> {
         let TriedPlan { planned, sketch } = tried;
         let progress = part_of(self.request.task, 2.0 / 3.0, 1.0);
         let task = Task { progress: &progress, ..*self.request.task };
-        let found = optimize(&planned.task(&task, &[sketch.order]))?;
+        let found = match self.request.plan_order {
+            PlanOrder::Searched => optimize(&planned.task(&task, &[sketch.order]))?,
+            PlanOrder::Sketched => proved_order(&planned.task(&task, &[]), &sketch.order)?,
+        };
         if found.step_time.0 > self.step_time.0 * (1.0 - LEAST) {
             return Ok(None);
         }

@@ -188,6 +188,15 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     }
 }
 
+/// Proves an order that is known, and searches no further.
+pub(crate) fn proved_order(task: &Task<'_>, order: &Order) -> Result<Optimized, OptimizeError> {
+    let &Task { graph, machine, edges, memory_limit, .. } = task;
+    let program = Program::new(graph, machine, edges);
+    let mut candidates = Candidates::new(task, &program);
+    candidates.extend([Found::new(&program, numbers(order))]);
+    candidates.chosen(&Bounded { graph, machine, edges, memory_limit }.prove_by_machines())
+}
+
 /// The best order found, and whether the search completed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -3,9 +3,9 @@
 
 use super::anneal::Found;
 use super::program::Program;
-use super::{Candidates, Effort, Hunt, OptimizeError, Start, Task, ranked_starts, uncontended};
+use super::{Candidates, Effort, Hunt, OptimizeError, Start, Task, ranked_starts};
 use crate::order::Order;
-use crate::simulate::lower_bound;
+use crate::simulate::{Bound, Bounded, Machine};
 use crate::units::Nanos;
 
 /// An order that is not proved.
@@ -30,7 +30,7 @@ pub(crate) enum FirstLook {
 /// Searches for an order with a step below a time, at quick effort; if no more was requested, with
 /// half of that work, which only refines the best known order.
 pub(crate) fn sketch(task: &Task<'_>, below: Nanos) -> Result<FirstLook, OptimizeError> {
-    let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
+    let bound = bound_of(task, task.machine);
     if bound.time >= below {
         return Ok(FirstLook::TooLong { least: bound.time, memory: bound.memory });
     }
@@ -39,7 +39,12 @@ pub(crate) fn sketch(task: &Task<'_>, below: Nanos) -> Result<FirstLook, Optimiz
     let starts = ranked_starts(task, known.collect());
     let mut candidates = Candidates::new(task, &program);
     candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
-    let start = Start { orders: &starts[..1], bound: uncontended(task, bound) };
+    // The search itself does not model contention.
+    let bound = match task.machine.is_contended() {
+        true => bound_of(task, &task.machine.uncontended()),
+        false => bound,
+    };
+    let start = Start { orders: &starts[..1], bound };
     let stages = match task.effort {
         Effort::Quick => Effort::Quick.refining(program.len),
         _ => Effort::Quick.stages(program.len),
@@ -49,4 +54,17 @@ pub(crate) fn sketch(task: &Task<'_>, below: Nanos) -> Result<FirstLook, Optimiz
     let order = Order::from_ops(task.graph.len(), best.ops.clone())
         .unwrap_or_else(|| Order::of_input(task.graph));
     Ok(FirstLook::Found(Sketch { order, step_time: best.step_time }))
+}
+
+/// The longest programs of which a quick look proves all that can be: in longer ones that takes as
+/// long as the look itself.
+const LONG: usize = 1_500;
+
+fn bound_of(task: &Task<'_>, machine: &Machine) -> Bound {
+    let &Task { graph, edges, memory_limit, .. } = task;
+    let bounded = Bounded { graph, machine, edges, memory_limit };
+    match task.effort == Effort::Quick && graph.len() > LONG {
+        true => bounded.prove_by_machines().bound,
+        false => bounded.prove().bound,
+    }
 }

@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule
 
 from .._checked import read_options
 from .._pass import Options
+from .._undisturbed import undisturbed
 from .groups import make_second_groups, second_groups
 from .passes import Asked, deciding, run
 from .search import times_of_fx
@@ -76,7 +77,7 @@ def _change(gm: GraphModule, rewrite: str | None, options: dict[str, Any]) -> No
     if asked.regroups and not second_groups():
         make_second_groups()
     run(gm.graph, asked)
-    gm.recompile()
+    undisturbed(gm.recompile)
 
 
 class GraphPass(CustomGraphPass):

@@ -73,12 +73,12 @@ def is_collective(node: Node) -> bool:
 
 def _is_noticed(node: Node) -> bool:
     target = node.target
+    if isinstance(target, OpOverload):
+        return _facts(target).is_noticed
     if isinstance(target, HigherOrderOperator):
         return True
-    if not isinstance(target, OpOverload):
-        plain = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
-        return getattr(target, "__module__", "") not in plain
-    return _facts(target).is_noticed
+    plain = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
+    return getattr(target, "__module__", "") not in plain
 
 
 class _Facts(NamedTuple):

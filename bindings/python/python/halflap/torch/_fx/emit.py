@@ -34,6 +34,13 @@ PLAIN = {
 }
 
 
+def _values(given: Any) -> Any:
+    """What an argument is: of nodes, what they give."""
+    if isinstance(given, Node):
+        return value_of(given)
+    return [_values(one) for one in given] if isinstance(given, (list, tuple)) else given
+
+
 class Emitter:
     """Puts calls of operators before a node."""
 
@@ -50,10 +57,16 @@ class Emitter:
         """A call of an operator, with what it gives."""
         with self._graph.inserting_before(self._before):
             node = self._graph.call_function(target, args, named)
-        values, others = torch.fx.map_arg((args, named), value_of)
+        values = [_values(one) for one in args]
+        others = {name: _values(one) for name, one in named.items()}
         node.meta.update(self._meta)
         node.meta["val"] = self._given(target, values, others)
         return node
+
+    def reshaped(self, node: Node, shape: list[int]) -> Node:
+        """A node in a shape, which is itself if it has that."""
+        is_same = [*value_of(node).shape] == shape
+        return node if is_same else self.call(aten.reshape.default, node, shape)
 
     def _given(self, target: Any, values: Any, others: dict[str, Any]) -> Any:
         if not isinstance(target, torch._ops.OpOverload):

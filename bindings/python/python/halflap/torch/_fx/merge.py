@@ -50,6 +50,11 @@ class _Member(NamedTuple):
         """What is waited for."""
         return value_of(self.start)
 
+    @property
+    def elements(self) -> int:
+        """How many it takes."""
+        return value_of(self.given).numel()
+
 
 def merge_all(graph: Graph, recipes: Sequence[Mapping[str, Any]], exact: bool) -> list[Merged]:
     """Carries recipes out; gives those that could be."""
@@ -180,7 +185,7 @@ class _Gather:
 
     def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
         ranks = members[0].start.args[1]
-        flat = [emit.call(aten.reshape.default, one.given, [-1]) for one in members]
+        flat = [emit.reshaped(one.given, [one.elements]) for one in members]
         packed = emit.call(aten.cat.default, flat)
         start = emit.call(members[0].start.target, packed, *members[0].start.args[1:])
         gathered = emit.call(functional.wait_tensor.default, start)
@@ -196,7 +201,7 @@ def _handed_out(emit: Emitter, gathered: Node, members: list[_Member], ranks: in
     for number, one in enumerate(members):
         part = emit.call(operator.getitem, parts, number)
         whole = emit.call(aten.clone.default, part)
-        found.append(emit.call(aten.reshape.default, whole, list(one.value.shape)))
+        found.append(emit.reshaped(whole, list(one.value.shape)))
     return found
 
 
@@ -215,7 +220,7 @@ class _Scatter:
         parts = emit.call(aten.split_with_sizes.default, reduced, sizes)
         taken = [emit.call(operator.getitem, parts, number) for number in range(len(members))]
         shapes = [list(one.value.shape) for one in members]
-        return [emit.call(aten.reshape.default, *pair) for pair in zip(taken, shapes)]
+        return [emit.reshaped(*pair) for pair in zip(taken, shapes)]
 
 
 def _reduced(emit: Emitter, members: list[_Member], ranks: int, args: tuple[Any, ...]) -> Node:
@@ -246,7 +251,7 @@ class _Reduce:
             start = emit.call(functional.all_gather_into_tensor.default, part, ranks, group)
             gathered = emit.call(functional.wait_tensor.default, start)
             return _handed_out(emit, gathered, members, ranks)
-        flat = [emit.call(aten.reshape.default, one.given, [-1]) for one in members]
+        flat = [emit.reshaped(one.given, [one.elements]) for one in members]
         packed = emit.call(aten.cat.default, flat)
         start = emit.call(functional.all_reduce.default, packed, operation, group)
         sizes = [one.value.numel() for one in members]
@@ -254,7 +259,7 @@ class _Reduce:
         parts = emit.call(aten.split_with_sizes.default, whole, sizes)
         taken = [emit.call(operator.getitem, parts, number) for number in range(len(members))]
         shapes = [list(one.value.shape) for one in members]
-        return [emit.call(aten.reshape.default, *pair) for pair in zip(taken, shapes)]
+        return [emit.reshaped(*pair) for pair in zip(taken, shapes)]
 
 
 def _keeps_sums(members: list[_Member], ranks: int) -> bool:

@@ -320,7 +320,9 @@ class _Run:
             "ranks_per_node": modelled.ranks_per_node,
             "profile": {node["name"]: node["runtime_ns"] for node in self.program.nodes},
         }
-        return self._schedule(text, self._order(), rewrite=["merge"], **machine)
+        # What is merged is written below, and then ordered.
+        more = {"rewrite": ["merge"], "recipes_only": True}
+        return self._schedule(text, self._order(), **more, **machine)
 
     def _exposed(self, text: bytes, found: Schedule) -> frozenset[str]:
         """The collectives that are worth cutting: compute stalls on them."""

@@ -99,14 +99,15 @@ class Traits(NamedTuple):
 def traits_of(node: Node) -> Traits:
     """Classified once for each operator; what depends on arguments is looked at."""
     target = node.target
+    traits = _known.get(id(target))
+    if traits is not None:
+        return traits
     if isinstance(target, HigherOrderOperator):
         return _higher_order(node)
-    traits = _known.get(id(target))
-    if traits is None:
-        traits = _classify(target)
-        if isinstance(target, OpOverload):
-            # Overloads live as long as torch does; other callables may not.
-            _known[id(target)] = traits
+    traits = _classify(target)
+    if isinstance(target, OpOverload):
+        # Overloads live as long as torch does; other callables may not.
+        _known[id(target)] = traits
     return traits
 
 
@@ -208,51 +209,58 @@ def _is_graph(node: Node) -> bool:
 def written_by(node: Node) -> list[Node]:
     """The arguments that a node writes to."""
     target = node.target
+    if isinstance(target, OpOverload):
+        return _given(node, _shared(target).written)
     if isinstance(target, HigherOrderOperator):
         return [] if target._name in FUNCTIONAL else node.all_input_nodes
-    if not isinstance(target, OpOverload):
-        return [] if _callable(target).is_plain else node.all_input_nodes
-    if not target._schema.is_mutable:
-        return []
-    found = []
-    for number, argument in enumerate(target._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name)
-            found += nodes_in(given)
-    return found
+    return [] if _callable(target).is_plain else node.all_input_nodes
 
 
 def aliased_by(node: Node) -> list[Node]:
     """The arguments whose memory a node's result may be."""
     target = node.target
+    if isinstance(target, OpOverload):
+        return _given(node, _shared(target).shown)
     if target is operator.getitem:
         return nodes_in(node.args[0])
-    if traits_of(node).kind == "wait":
-        return nodes_in(node.args[0])
-    if not isinstance(target, OpOverload):
-        return [] if isinstance(target, HigherOrderOperator) else node.all_input_nodes
+    return [] if isinstance(target, HigherOrderOperator) else node.all_input_nodes
+
+
+def _given(node: Node, places: tuple[tuple[int, str], ...]) -> list[Node]:
+    """The nodes in some arguments of a call."""
     found = []
-    for number, name in _shown_by(target):
-        given = node.args[number] if number < len(node.args) else node.kwargs.get(name)
-        found += nodes_in(given)
+    for number, name in places:
+        found += nodes_in(node.args[number] if number < len(node.args) else node.kwargs.get(name))
     return found
 
 
-def _shown_by(target: OpOverload) -> tuple[tuple[int, str], ...]:
-    """Places and names of the arguments whose memory an operator may give, read once: torch makes
-    new objects of a schema whenever it is asked."""
-    known = _shown.get(id(target))
+class _Shared(NamedTuple):
+    """Places and names of arguments."""
+
+    #: Those that an operator writes to.
+    written: tuple[tuple[int, str], ...]
+    #: Those whose memory it may give.
+    shown: tuple[tuple[int, str], ...]
+
+
+def _shared(target: OpOverload) -> _Shared:
+    """Read once: torch makes new objects of a schema whenever it is asked."""
+    known = _memory.get(id(target))
     if known is None:
         schema = target._schema
+        named = [(number, one.name) for number, one in enumerate(schema.arguments)]
+        pairs = [*zip(named, [one.alias_info for one in schema.arguments])]
         gives = any(given.alias_info is not None for given in schema.returns)
-        named = enumerate(schema.arguments if gives else ())
-        known = tuple((number, one.name) for number, one in named if one.alias_info is not None)
-        _shown[id(target)] = known
+        shown = [place for place, alias in pairs if gives and alias is not None]
+        if _classify(target).kind == "wait":
+            shown = named[:1]
+        written = [place for place, alias in pairs if alias is not None and alias.is_write]
+        known = _memory[id(target)] = _Shared(tuple(written), tuple(shown))
     return known
 
 
 #: By their identities, as `_known`.
-_shown: dict[int, tuple[tuple[int, str], ...]] = {}
+_memory: dict[int, _Shared] = {}
 
 
 def nodes_in(value: Any) -> list[Node]:
