@@ -18,7 +18,7 @@ use super::{
 };
 use crate::address::Address;
 use crate::failure::{Failure, Fate, LOOK, Stopped};
-use crate::sync::{happens_soon, locked};
+use crate::sync::locked;
 use crate::tensor::AlignedBytes;
 
 /// A set of devices, and the number of its earlier collectives.
@@ -93,9 +93,6 @@ impl OpenExchange {
 
     /// Waits until a condition holds.
     fn until(&self, fate: &Fate, holds: impl Fn(&ExchangeState) -> bool) -> Result<(), Stopped> {
-        if happens_soon(|| holds(&locked(&self.state))) {
-            return Ok(());
-        }
         let mut state = locked(&self.state);
         while !holds(&state) {
             fate.check()?;

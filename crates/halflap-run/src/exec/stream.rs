@@ -1,8 +1,8 @@
 //! Streams: queues of tasks, each with a thread that runs them in sequence.
 //!
 //! An event is a number: a stream counts completed tasks, and waiting for a task means waiting for
-//! the count. A waiting thread spins and gives way to others for a moment, then sleeps until the
-//! count changes or a rank fails.
+//! the count. A waiting thread spins a few times, then sleeps until the count changes or a rank
+//! fails.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::report::Noted;
 use crate::failure::{Fate, LOOK, Stopped};
-use crate::sync::{happens_soon, locked};
+use crate::sync::locked;
+
+/// How often a waiting thread spins before it sleeps.
+const LOOKS: u32 = 64;
 
 /// The number of a task of a stream: it is done when the stream has completed this many.
 pub(crate) type Sequence = u64;
@@ -21,9 +24,8 @@ pub(crate) struct TaskStream<T> {
     queue: Mutex<VecDeque<T>>,
     pushed: Condvar,
     is_closed: AtomicBool,
-    /// How many tasks it was given, and how many of them were taken.
+    /// How many tasks it was given.
     given: AtomicU64,
-    taken: AtomicU64,
     /// The number of the current task.
     at: AtomicU64,
     done: AtomicU64,
@@ -43,7 +45,6 @@ impl<T> TaskStream<T> {
             pushed: Condvar::new(),
             is_closed: AtomicBool::new(false),
             given: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
             at: AtomicU64::new(0),
             done: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
@@ -68,15 +69,10 @@ impl<T> TaskStream<T> {
 
     /// The next task; `None` once the stream is closed and empty, or a rank failed.
     pub(crate) fn next(&self, fate: &Fate) -> Option<T> {
-        let taken = self.taken.load(Ordering::Relaxed);
-        happens_soon(|| {
-            self.given.load(Ordering::Relaxed) > taken || self.is_closed.load(Ordering::Acquire)
-        });
         let mut queue = locked(&self.queue);
         loop {
             fate.check().ok()?;
             if let Some(task) = queue.pop_front() {
-                self.taken.fetch_add(1, Ordering::Relaxed);
                 return Some(task);
             }
             if self.is_closed.load(Ordering::Acquire) {
@@ -117,8 +113,11 @@ impl<T> TaskStream<T> {
 
     /// Waits until this many tasks are done.
     pub(crate) fn wait(&self, until: Sequence, fate: &Fate) -> Result<(), Stopped> {
-        if happens_soon(|| self.done.load(Ordering::Acquire) >= until) {
-            return Ok(());
+        for _ in 0..LOOKS {
+            if self.done.load(Ordering::Acquire) >= until {
+                return Ok(());
+            }
+            std::hint::spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut guard = locked(&self.lock);
