@@ -265,7 +265,7 @@ fn all_that_is_wrong_with_inputs() {
     for line in expected {
         assert!(err.contains(line), "{line}\n{err}");
     }
-    assert!(err.contains("in.npz: 7 inputs are not what the module takes"), "{err}");
+    assert!(err.contains("in.npz: 7 inputs are not what the module expects"), "{err}");
 }
 
 const FUNCTIONS: &str = "
@@ -324,7 +324,7 @@ fn memory_that_is_none_of_a_kernel_s_business() {
         ("reads_before", start, "reads 4 bytes before the start of buffer 'n'"),
         ("reads_a_page_past", end, "reads 8176 bytes behind the end of buffer 'n'"),
         ("writes_input", end, "writes byte 0, which it must only read: buffer 'n'"),
-        ("writes_nowhere", end, "writes address 0x10, which is no buffer's (SIGSEGV)"),
+        ("writes_nowhere", end, "writes address 0x10, which belongs to no buffer (SIGSEGV)"),
     ];
     for (function, option, words) in cases {
         calls(&folder, function, "good");

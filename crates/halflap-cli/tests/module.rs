@@ -316,7 +316,7 @@ fn inputs_are_never_overwritten() {
     fs::write(dir.join("kept/times.json"), "{}").unwrap();
     let profile = ["--profile", "kept/times.json", "--artifacts", "kept", "--overwrite"];
     let (_, err) = ends(&halflap(&dir, &[&["schedule", "g.json.gz"], &profile[..]].concat()), 2);
-    assert!(err.contains("kept: has kept/times.json, which is read"), "{err}");
+    assert!(err.contains("kept: contains kept/times.json, which is an input"), "{err}");
     assert!(dir.join("kept/mine.json").is_file());
     let count = fs::read_dir(&dir).unwrap().count();
     ends(&halflap(&dir, &["schedule", "g.json.gz", "--artifacts", "", "--no-advice"]), 0);

@@ -522,7 +522,7 @@ fn what_no_compiler_writes_is_refused() {
             "n = f32[8] negate(p)\n  ROOT r = f32[8] all-reduce-done(n)",
             "line 6 column 35: 'n' starts nothing",
         ),
-        ("ROOT r = f32[8] parameter(1)", "line 5 column 29: parameter '1' appears twice"),
+        ("ROOT r = f32[8] parameter(1)", "line 5 column 29: parameter '1' is defined twice"),
     ];
     for (lines, start) in cases {
         let said = said_of(lines);

@@ -77,7 +77,7 @@ fn a_ledger_that_does_not_hold_stops_the_program() {
         }
         fired += 1;
         let (_, err) = ends(&output, 3);
-        assert!(err.contains("out.json.ledger-mismatch.json has all of it"), "{err}");
+        assert!(err.contains("out.json.ledger-mismatch.json has the details"), "{err}");
         assert!(err.contains("This is what torch does, too"), "{err}");
         assert_eq!(entries(&dir), ["graph.json", "out.json.ledger-mismatch.json"]);
         let file = read_json(dir.join("out.json.ledger-mismatch.json"));

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use halflap::ids::IdVec;
 
-use super::slices::Slice;
+use super::slices::ValueSlice;
 use crate::lex::numbers_in;
 use crate::{Devices, ElementType, Opcode, Shape};
 
@@ -184,7 +184,7 @@ impl Nodes {
         if opcode == Opcode::DynamicSlice
             && let Some((dim, starts)) = self.sliced(&form, &inputs)
         {
-            return self.shard(Slice { dim, starts, whole: inputs[0] }, form);
+            return self.shard(ValueSlice { dim, starts, whole: inputs[0] }, form);
         }
         if let Some(known) = self.of_slices(&what, &form, &inputs) {
             return known;
@@ -266,7 +266,7 @@ impl Nodes {
             reducer: *reducer,
         };
         let whole = self.collective(all, whole, input);
-        Some(self.shard(Slice { dim, starts: Rc::new(starts), whole }, form.clone()))
+        Some(self.shard(ValueSlice { dim, starts: Rc::new(starts), whole }, form.clone()))
     }
 
     pub(super) fn device_count(&self) -> usize {
@@ -335,7 +335,7 @@ impl Nodes {
             lifted.push(full);
         }
         let full = self.op(what.clone(), form.with_dims(&whole), lifted);
-        Some(self.shard(Slice { dim, starts, whole: full }, form.clone()))
+        Some(self.shard(ValueSlice { dim, starts, whole: full }, form.clone()))
     }
 
     /// The same number in every element.

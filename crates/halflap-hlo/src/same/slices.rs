@@ -8,13 +8,13 @@ use crate::lex::numbers_in;
 
 /// A slice of a dimension: where it begins on each device, and of what it is one.
 #[derive(Clone)]
-pub(super) struct Slice {
+pub(super) struct ValueSlice {
     pub(super) dim: usize,
     pub(super) starts: Rc<Vec<u64>>,
     pub(super) whole: NodeId,
 }
 
-impl Slice {
+impl ValueSlice {
     /// Whether it begins at the same place on all devices of each group.
     fn is_common(&self, groups: &[Vec<u32>]) -> bool {
         let start = |device: &u32| self.starts.get(*device as usize);
@@ -23,18 +23,18 @@ impl Slice {
 }
 
 impl Nodes {
-    fn slice(&self, id: NodeId) -> Option<Slice> {
+    fn slice(&self, id: NodeId) -> Option<ValueSlice> {
         let node = self.node(id);
         match &node.what {
             NodeOp::Shard { dim, starts } => {
-                Some(Slice { dim: *dim, starts: starts.clone(), whole: node.inputs[0] })
+                Some(ValueSlice { dim: *dim, starts: starts.clone(), whole: node.inputs[0] })
             }
             _ => None,
         }
     }
 
     /// Of slices of slices, the last that is wanted, and the value with the others alone.
-    fn without(&mut self, id: NodeId, wanted: &dyn Fn(&Slice) -> bool) -> Option<Slice> {
+    fn without(&mut self, id: NodeId, wanted: &dyn Fn(&ValueSlice) -> bool) -> Option<ValueSlice> {
         let slice = self.slice(id)?;
         if wanted(&slice) {
             return Some(slice);
@@ -43,13 +43,13 @@ impl Nodes {
         let mut dims = self.node(id).form.dims()?.to_vec();
         dims[inner.dim] = self.node(inner.whole).form.dims()?[inner.dim];
         let form = self.node(id).form.with_dims(&dims);
-        let whole = self.shard(Slice { whole: inner.whole, ..slice }, form);
-        Some(Slice { whole, ..inner })
+        let whole = self.shard(ValueSlice { whole: inner.whole, ..slice }, form);
+        Some(ValueSlice { whole, ..inner })
     }
 
     /// A slice in normal form: of slices of slices, that of the first dimension is the last.
-    pub(super) fn shard(&mut self, slice: Slice, form: Form) -> NodeId {
-        let Slice { dim, starts, whole: of } = slice;
+    pub(super) fn shard(&mut self, slice: ValueSlice, form: Form) -> NodeId {
+        let ValueSlice { dim, starts, whole: of } = slice;
         let inner = self.slice(of).filter(|inner| inner.dim <= dim);
         let Some(inner) = inner else {
             return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
@@ -57,14 +57,14 @@ impl Nodes {
         let whole = inner.whole;
         if inner.dim == dim {
             let both = inner.starts.iter().zip(&*starts).map(|(a, b)| a + b).collect();
-            return self.shard(Slice { dim, starts: Rc::new(both), whole }, form);
+            return self.shard(ValueSlice { dim, starts: Rc::new(both), whole }, form);
         }
         let (Some(extents), Some(part)) = (self.node(whole).form.dims(), form.dims()) else {
             return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
         };
         let mut dims = extents.to_vec();
         dims[dim] = part[dim];
-        let outer = self.shard(Slice { dim, starts, whole }, form.with_dims(&dims));
+        let outer = self.shard(ValueSlice { dim, starts, whole }, form.with_dims(&dims));
         let what = NodeOp::Shard { dim: inner.dim, starts: inner.starts };
         self.plain(what, form, vec![outer])
     }
@@ -110,13 +110,13 @@ impl Nodes {
             return None;
         };
         let starts = Rc::new(vec![u64::try_from(start).ok()?; self.device_count()]);
-        Some(self.shard(Slice { dim, starts, whole: input }, form.clone()))
+        Some(self.shard(ValueSlice { dim, starts, whole: input }, form.clone()))
     }
 
     /// Slices of a value in their sequence, with nothing left out.
     fn put_together(&mut self, form: &Form, inputs: &[NodeId], dims: &[i64]) -> Option<NodeId> {
         let &[dim] = dims else { return None };
-        let is_along = |slice: &Slice| slice.dim as i64 == dim;
+        let is_along = |slice: &ValueSlice| slice.dim as i64 == dim;
         let (mut whole, mut next) = (None, 0);
         for &input in inputs {
             let slice = self.without(input, &is_along)?;
@@ -133,7 +133,7 @@ impl Nodes {
     fn product(&mut self, what: &NodeOp, form: &Form, given: Operands) -> Option<NodeId> {
         for (place, &operand) in given.of.iter().enumerate() {
             let results = given.result_dims(self, place)?;
-            let is_free = |slice: &Slice| results[slice.dim].is_some();
+            let is_free = |slice: &ValueSlice| results[slice.dim].is_some();
             let Some(slice) = self.without(operand, &is_free) else { continue };
             let Some(result_dim) = results[slice.dim] else { continue };
             let extent = self.node(slice.whole).form.dims()?[slice.dim];
@@ -143,7 +143,10 @@ impl Nodes {
             inputs[place] = slice.whole;
             let whole = self.op(what.clone(), form.with_dims(&dims), inputs);
             return Some(
-                self.shard(Slice { dim: result_dim, starts: slice.starts, whole }, form.clone()),
+                self.shard(
+                    ValueSlice { dim: result_dim, starts: slice.starts, whole },
+                    form.clone(),
+                ),
             );
         }
         None
@@ -163,14 +166,14 @@ impl Nodes {
             Opcode::AllReduce => self.any_sum_order || self.is_order_free(what, input),
             _ => false,
         };
-        let is_free = |slice: &Slice| {
+        let is_free = |slice: &ValueSlice| {
             !dimensions.contains(&(slice.dim as i64)) && slice.is_common(&members.groups)
         };
         let slice = self.without(input, &is_free).filter(|_| is_moved)?;
         let mut dims = form.dims()?.to_vec();
         *dims.get_mut(slice.dim)? = self.node(slice.whole).form.dims()?[slice.dim];
         let whole = self.collective(what.clone(), form.with_dims(&dims), slice.whole);
-        Some(self.shard(Slice { whole, ..slice }, form.clone()))
+        Some(self.shard(ValueSlice { whole, ..slice }, form.clone()))
     }
 }
 
