@@ -15,10 +15,12 @@ pub(super) struct ValueSlice {
 }
 
 impl ValueSlice {
-    /// Whether it begins at the same place on all devices of each group.
+    /// Whether it begins at the same place on all devices of each group, and each is in one.
     fn is_common(&self, groups: &[Vec<u32>]) -> bool {
         let start = |device: &u32| self.starts.get(*device as usize);
-        groups.iter().all(|group| group.iter().all(|device| start(device) == start(&group[0])))
+        let devices: usize = groups.iter().map(Vec::len).sum();
+        devices == self.starts.len()
+            && groups.iter().all(|group| group.iter().all(|of| start(of) == start(&group[0])))
     }
 }
 
@@ -126,7 +128,9 @@ impl Nodes {
             }
             next += self.node(input).form.dims()?[slice.dim];
         }
-        whole.filter(|&whole| self.node(whole).form == *form)
+        let is_all =
+            |form: &Form| form.dims()?.get(usize::try_from(dim).ok()?).map(|&all| all == next);
+        whole.filter(|&whole| self.node(whole).form == *form && is_all(form) == Some(true))
     }
 
     /// A product of a slice of rows or columns.

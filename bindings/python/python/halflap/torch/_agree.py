@@ -39,10 +39,10 @@ LOST = f"{KEPT}: did not come"
 #: waiting in the graph's first collective anyway.
 PATIENCE = 120.0
 
-#: The seconds for a rank that did not come before.
+#: The same in seconds for a rank that failed to arrive before.
 SHORT_PATIENCE = 5.0
 
-#: How often a rank looks at the cells of those it waits for.
+#: How often a rank polls the cells of the ranks it waits for.
 INTERVAL = 0.02
 
 
@@ -57,7 +57,7 @@ class Skeleton(NamedTuple):
     order: tuple[int, ...]
     #: A hash of how the collectives depend on each other.
     shape: str = ""
-    #: The skeleton of all graphs with these collectives, where this one is apart from it.
+    #: The skeleton of all graphs with these collectives, if this graph has one of its own.
     apart_from: str = ""
 
     @property
@@ -67,7 +67,7 @@ class Skeleton(NamedTuple):
 
     @property
     def shared_key(self) -> str:
-        """That of all graphs with these collectives."""
+        """The skeleton of all graphs with these collectives."""
         return self._over_groups(self.apart_from or self.name)
 
     def _over_groups(self, name: str) -> str:
@@ -150,17 +150,17 @@ class Decisions:
     shapes: dict[str, str] = field(default_factory=dict)
     #: Skeletons that some graphs are apart from.
     split: set[str] = field(default_factory=set)
-    #: Ranks that did not come.
+    #: Ranks that never arrived.
     silent: set[int] = field(default_factory=set)
     patience: float = PATIENCE
     #: For a program that is apart, which cannot run without the others; by default as long as its
     #: own collectives would wait.
     apart_patience: float | None = None
-    #: Of cells in the store.
+    #: The prefix of cells in the store.
     prefix: str = "halflap/agree"
 
     def offer(self, skeleton: Skeleton) -> None:
-        """Whatever is compiled from now on must follow this order, if it can."""
+        """Binds everything compiled from now on to this order, where dependencies allow it."""
         now = self.current()
         now.offered.setdefault(skeleton.key, skeleton.order)
         now.shapes.setdefault(skeleton.key, skeleton.shape)
@@ -175,7 +175,7 @@ class Decisions:
         return is_known or shared.key not in now.split
 
     def current(self) -> Decisions:
-        """Forgets everything where there is another process group than before."""
+        """Forgets everything once the process group is another one."""
         world = dist.group.WORLD if dist.is_initialized() else None
         if world is not self.world:
             self.world, self.offered, self.orders, self.silent = world, {}, {}, set()
@@ -183,7 +183,7 @@ class Decisions:
         return self
 
     def binding(self) -> dict[str, tuple[int, ...]]:
-        """By skeleton: the free orders that other ranks rely on."""
+        """The free orders that other ranks rely on, by skeleton."""
         free = {key: order for key, order in self.current().orders.items() if order is not None}
         return {} if not free or is_alone() else free
 
@@ -299,7 +299,7 @@ def _did_not_come(rank: int) -> RanksDiffer:
 
 
 def is_alone() -> bool:
-    """Whether there are no other ranks to agree with."""
+    """Whether this rank has nobody to agree with."""
     return not dist.is_initialized() or dist.get_backend() == "fake"
 
 
@@ -369,7 +369,7 @@ class _Agreement:
         self._missing: set[int] = {dist.get_rank()}
         #: The process groups of every rank that was read.
         self._groups: dict[int, list[_Group]] = {}
-        #: Ranks that did not come.
+        #: Ranks that never arrived.
         self.lost: list[int] = []
 
     def reached(self) -> bool:
@@ -413,7 +413,7 @@ class _Agreement:
         return min(usual, SHORT_PATIENCE) if rank in decisions.silent else usual
 
     def _read(self, rank: int, cell: dict[str, Any]) -> bool:
-        """Takes a cell over; whether its order is this rank's."""
+        """Records a cell; returns whether its order is this rank's."""
         self._groups[rank] = [_Group(name, tuple(ranks)) for name, ranks in cell["groups"]]
         self._missing.update(*[group.ranks for group in self._groups[rank]])
         self._missing -= set(self._groups)

@@ -15,7 +15,7 @@ from ._collectives import SYMMETRIC
 class Bound(Protocol):
     """What decides whether a node may move among others."""
 
-    #: Among collectives: it communicates, or may, in ways that we do not know.
+    #: It communicates, or may communicate, in ways that we do not know.
     keeps_place: bool
     #: It has observable effects.
     is_pinned: bool
@@ -29,7 +29,7 @@ class Bonds:
         self._marks: dict[str, dict[str, Any]] = {}
 
     def after(self, index: int, before: int) -> None:
-        """Has a node launched after another in every order."""
+        """Makes a node launch after another in every order."""
         node, earlier = self._nodes[index], self._nodes[before]
         name = f"{earlier['name']}.issued"
         mark = self._marks.get(name)
@@ -68,7 +68,7 @@ class Bonds:
 
 
 def is_barrier(traits: Bound, collective: dict[str, Any] | None) -> bool:
-    """Whether no collective may pass it."""
+    """Whether no collective may move past it."""
     if traits.keeps_place or collective is None:
         return traits.keeps_place
     return collective.get("kind") not in SYMMETRIC

@@ -25,7 +25,7 @@ Generate = Callable[[GraphLowering], Any]
 
 @dataclass
 class Build:
-    """What our pass and the generation of a graph's program know of each other."""
+    """State shared by our pass and the generation of a graph's program."""
 
     graph: GraphLowering
     #: What ranks would agree on; None where the program's order is kept without asking.
@@ -35,7 +35,7 @@ class Build:
     text: bytes = b""
     #: Whether the free order is being generated now.
     is_second: bool = False
-    #: What the pass has recorded of this graph.
+    #: What the pass recorded for this graph.
     ran: Any = None
 
 
@@ -78,14 +78,14 @@ def can_have_several(graph: GraphLowering) -> bool:
 
 @dataclass
 class _Generation:
-    """The one or two generations of a graph's program."""
+    """Generates a graph's program once or twice."""
 
     build: Build
     generate: Generate
     on_failure: Callable[[Build, Exception], None]
 
     def program(self) -> Any:
-        """The program that is to be compiled."""
+        """The program to compile."""
         before = Tables(self.build.graph)
         first = self.generate(self.build.graph)
         if self.build.skeleton is None:
@@ -141,7 +141,7 @@ class Tables:
         self._contents = [(table, _copy(table)) for table in tables]
 
     def put_back(self) -> None:
-        """Makes everything as it was."""
+        """Restores the tables."""
         vars(self._graph).clear()
         vars(self._graph).update(self._fields)
         for table, content in self._contents:

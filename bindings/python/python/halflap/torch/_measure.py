@@ -34,7 +34,7 @@ from ._traced import together, traced
 from ._undisturbed import undisturbed
 from ._variants import Graph, Variants, current_building
 
-#: How often a step runs to be measured, after the one that compiles and one more to warm up.
+#: How many steps are measured, after one that compiles and one that warms up.
 STEPS = 5
 APART = "apart"
 
@@ -52,7 +52,7 @@ class Node:
 
 
 class Apart:
-    """The pass that has every collective waited for at once."""
+    """The pass that makes every collective synchronous: its wait follows at once."""
 
     def __init__(self, opaque: tuple[Opaque, ...], unbacked: int | None) -> None:
         self._opaque = opaque
@@ -81,7 +81,7 @@ def _known(program: Program) -> dict[str, Node]:
 
 
 def waited_at_once(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names in the order of nodes, but for waits, each of which follows its collective."""
+    """Node names in order, with each wait right after its collective."""
     issued = [node for node in nodes if node["kind"] == "collective"]
     makers = {name: node["name"] for node in issued for name in node["outputs"]}
     waits: dict[str, list[str]] = defaultdict(list)
@@ -122,7 +122,7 @@ def measure(
 def _measured_on_gpu(
     step: Callable[[], Any], ways: dict[str, Apart], steps: int
 ) -> dict[str, float]:
-    """What GPUs took, by all ranks' traces; nothing if the step runs on none."""
+    """GPU times from all ranks' traces; None if the step runs on no GPU."""
     with ExitStack() as stack:
         compile_variants(stack, Variants(ways, is_marked=False))
         for _ in range(2):
@@ -144,7 +144,7 @@ def compile_variants(stack: ExitStack, variants: Variants) -> None:
 
 
 def seconds_of(step: Callable[[], Any]) -> float:
-    """From when all ranks are there until this one has done a step."""
+    """Runs a step, timed from the moment all ranks have arrived."""
     if dist.is_initialized():
         dist.barrier()
     began = time.perf_counter()
@@ -155,7 +155,7 @@ def seconds_of(step: Callable[[], Any]) -> float:
 
 
 def _own(graphs: list[Graph], durations: list[float]) -> dict[str, Any]:
-    """What this rank measured, for all of them."""
+    """What this rank measured, in the form that ranks exchange."""
     variants = [graph.variants[APART] for graph in graphs]
     nodes = [
         [asdict(graph.known.get(name, Node())) for name in variant.nodes]
@@ -166,7 +166,7 @@ def _own(graphs: list[Graph], durations: list[float]) -> dict[str, Any]:
 
 
 def gathered(own: Any) -> list[Any]:
-    """What every rank has."""
+    """Gathers a value from every rank."""
     if not dist.is_initialized():
         return [own]
     every: list[Any] = [None] * dist.get_world_size()
@@ -182,7 +182,7 @@ def _typical_bytes(found: Mapping[str, Any]) -> int:
 
 
 def clock() -> str:
-    """The same where times of two processes can be compared."""
+    """Equal on processes whose clocks can be compared."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -207,7 +207,7 @@ def shift_between(ends: Iterable[int], others: Iterable[int]) -> float:
 
 
 def _ends(found: Mapping[str, Any]) -> list[int]:
-    """When a rank's collectives ended, in sequence."""
+    """The end times of a rank's collectives, in sequence."""
     return [
         run[index + 3]
         for nodes, runs in zip(found["nodes"], found["runs"])
@@ -218,7 +218,7 @@ def _ends(found: Mapping[str, Any]) -> list[int]:
 
 
 def _together(every: list[Any]) -> Measured:
-    """One result of what all ranks measured."""
+    """Combines the measurements of all ranks."""
     put_on_one_clock(every)
     slower = Contention()
     times: dict[str, list[float]] = defaultdict(list)
@@ -255,13 +255,13 @@ def _spoken(found: Mapping[str, Any]) -> dict[Spoken, str]:
 
 @dataclass
 class _Rank:
-    """One of those that measured something."""
+    """A rank that measured something."""
 
     every: list[Any]
     rank: int
 
     def add(self, times: dict[str, list[float]]) -> float:
-        """Adds the times of its nodes; gives the nanoseconds of a step outside of them."""
+        """Adds the times of its nodes; returns the nanoseconds of a step spent outside them."""
         found = self.every[self.rank]
         inside = [0.0] * len(found["durations"])
         for number, runs in enumerate(found["runs"]):
@@ -272,7 +272,7 @@ class _Rank:
         return max(0.0, statistics.median(beyond))
 
     def _add(self, number: int, times: dict[str, list[float]]) -> float:
-        """Adds those of a graph; gives the nanoseconds that issuing its collectives takes."""
+        """Adds the times of a graph; returns the nanoseconds spent issuing its collectives."""
         runs, issue = self.every[self.rank]["runs"][number], 0.0
         for index, node in enumerate(self.every[self.rank]["nodes"][number]):
             # The first mark is that of the call.

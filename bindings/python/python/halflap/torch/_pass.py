@@ -51,7 +51,7 @@ HANDOVER = 9
 
 @dataclass(frozen=True)
 class Options:
-    """What decides an order besides the graph."""
+    """Everything that decides an order besides the graph."""
 
     memory_budget: str
     collective_order: str
@@ -66,7 +66,7 @@ class Options:
     times: str
     #: Operators of others that communicate.
     collectives: tuple[Opaque, ...] = ()
-    #: How many times as long compute takes beside communication, and the other way round.
+    #: Slowdown of compute while communication runs, and vice versa.
     slowdown: float = 1.0
     comm_slowdown: float = 1.0
     #: Whether `tune` found free orders to be the fastest: the simulation, which may see no
@@ -83,11 +83,11 @@ class Ran:
     collectives: int
     #: None where Inductor's own order was kept because something failed.
     schedule: Schedule | None
-    #: All but the search: handing over and back. And all of it.
+    #: Seconds without the search (handing over and back), and in all.
     handover_seconds: float
     seconds: float
     failure: str | None = None
-    #: How it was searched for: ``"kept"``, ``"free"``, or ``"either"``, where collectives pass each
+    #: How it was searched: ``"kept"``, ``"free"``, or ``"either"``, where collectives pass each
     #: other in the free order and ranks agree on one of the two before they first run the graph.
     collective_order: str = "kept"
     #: With ``"either"``: what ranks agree on, and the order that runs where they do not.
@@ -101,14 +101,14 @@ class Ran:
 
 @dataclass
 class Session:
-    """What does not decide an order, and so is no part of a cache's key."""
+    """State that does not decide an order, and so is not part of a cache key."""
 
     report_dir: str | None = None
-    #: Where graphs are captured.
+    #: The folder for captured graphs.
     capture_dirs: list[str] = field(default_factory=list)
-    #: Of each thread, whether the graph that it compiles must not be stored in a compile cache.
+    #: Per thread: whether the graph being compiled must stay out of compile caches.
     compiling: threading.local = field(default_factory=threading.local)
-    #: How long ranks wait for each other, where they are compared.
+    #: How long ranks wait for each other when they compare programs.
     check_ranks: float | None = None
     #: Run times by the key that options have of them.
     times: dict[str, Times] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Session:
         return getattr(self.compiling, "has_failed", False)
 
     def is_watched(self) -> bool:
-        """Whether people will see the graphs."""
+        """Whether graphs are shown to people, and so need descriptions."""
         return bool(self.report_dir or self.capture_dirs)
 
 
@@ -128,7 +128,7 @@ session = Session()
 
 
 class OverlapPass:
-    """What is put into ``config.reorder_for_compute_comm_overlap_passes``."""
+    """The entry in ``config.reorder_for_compute_comm_overlap_passes``."""
 
     is_halflaps = True
 
@@ -138,7 +138,7 @@ class OverlapPass:
         self.torchs = torchs
 
     def __getstate__(self) -> dict[str, Any]:
-        """What caches are keyed by."""
+        """The cache key."""
         modelled = self.modelled_on()
         state = {
             "halflap": _halflap.__version__,
@@ -190,7 +190,7 @@ class OverlapPass:
         except RanksDiffer:
             raise
         except Exception as problem:
-            # Another time it may work, or another rank's may have worked.
+            # It may work next time, or have worked on another rank.
             session.compiling.has_failed = True
             _tell_failure(name, graph, problem)
             told = f"{type(problem).__name__}: {problem}"
@@ -222,7 +222,7 @@ class OverlapPass:
         return ordered
 
     def deciding(self) -> str:
-        """What must be the same on all ranks, besides the graph."""
+        """What must be equal on all ranks, besides the graph."""
         return f"{self!r} on {self.modelled_on()!r}"
 
     def give_free(self, snodes: list[Any], build: Build) -> list[Any]:
@@ -249,7 +249,7 @@ class OverlapPass:
         skeleton = self.skeleton(graph)
         if not decisions.may_follow(skeleton) or skeleton.apart().key in decisions.offered:
             skeleton = skeleton.apart()
-        # Not always needed, and never searched for twice.
+        # Searched only when needed, and once.
         kept = functools.cache(lambda: self.schedule(Graph(text), "kept"))
         if not self.may_be_free(skeleton):
             return Found(kept(), kept(), "kept")
@@ -266,11 +266,11 @@ class OverlapPass:
         return Found(kept(), found, "either")
 
     def is_worth_it(self, free: Schedule, kept: Callable[[], Schedule]) -> bool:
-        """Whether collectives should move, which costs a second program and an agreement."""
+        """Whether moving collectives is worth a second program and an agreement."""
         return self.options.is_free_faster or free.step_time < kept().step_time
 
     def skeleton(self, graph: dict[str, Any]) -> Skeleton:
-        """What ranks agree on, without an order."""
+        """What ranks agree on, before there is an order."""
         # While one rank runs a forward graph, none runs a backward graph with the same collectives.
         return skeleton_of(graph, "backward" if V.graph.is_backward else "forward")
 
@@ -366,7 +366,7 @@ class OverlapPass:
             return snodes
 
     def may_differ(self, problem: Exception) -> RanksDiffer:
-        """Torch's order cannot be used."""
+        """The error to raise where torch's order cannot be used."""
         return RanksDiffer(
             f"halflap failed on this rank, perhaps on this one alone ({type(problem).__name__}: {problem}); the "
             "others may issue their collectives in another order than torch's"
@@ -418,7 +418,7 @@ class Found(NamedTuple):
 
 
 def tell_half(build: Build, problem: Exception) -> None:
-    """Says that a graph has the program's order of collectives alone."""
+    """Records that a graph keeps the program's order of collectives."""
     session.compiling.has_failed = True
     build.ran.collective_order, build.ran.failure = "kept", str(problem)
     warnings.warn(
@@ -429,7 +429,7 @@ def tell_half(build: Build, problem: Exception) -> None:
 
 
 def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None] | None) -> str:
-    """What stands for a profile and a callable in the state of a pass."""
+    """Hashes that stand for a profile and a callable in a pass's state."""
     content = hashlib.sha256(json.dumps(profile, sort_keys=True).encode())
     if estimate is not None:
         content.update(_source_of(estimate).encode())
@@ -516,7 +516,7 @@ def _tell(ran: Ran) -> None:
 
 
 def _told_sizes(assumed: dict[str, int]) -> str:
-    """A line of a summary, if any were."""
+    """A line of the summary, if there is anything to say."""
     if not assumed:
         return ""
     sizes = ", ".join(f"{symbol} = {size}" for symbol, size in assumed.items())
