@@ -702,3 +702,38 @@ fn products_that_stay_whole() {
     let rows = rows.replace("  %reads", "  %turned = f32[8,4]{1,0} tanh(%ag)\n  %reads");
     refused(&rows, &split("ag", 2), "a single product");
 }
+
+/// XLA leaves out the values of large constants.
+#[test]
+fn constants_without_values_equal_only_themselves() {
+    let gather = |name: &str, of: &str| {
+        format!(
+            "  %{name} = f32[8,4]{{1,0}} all-gather(%{of}), {GROUPS}, dimensions={{0}}, channel_id=1\n"
+        )
+    };
+    let lines = format!(
+        "  %c = f32[2,4]{{1,0}} constant({{...}})
+  %d = f32[2,4]{{1,0}} constant({{...}})
+{}{}{}  %s = f32[8,4]{{1,0}} add(%first, %second)
+  ROOT %r = f32[8,4]{{1,0}} add(%s, %third)",
+        gather("first", "c"),
+        gather("second", "d"),
+        gather("third", "c"),
+    );
+    let module = read(&lines);
+    assert_eq!(change::find_keeps(&module), [keep(&["first", "third"])]);
+    let changed = applied(&module, &change::find_keeps(&module));
+    assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
+    // One of the same name in another computation is another one.
+    let callee = |name: &str| {
+        format!(
+            "%{name} (p: f32[8,4]) -> f32[8,4] {{\n  %p = f32[8,4]{{1,0}} parameter(0)\n  %k = f32[8,4]{{1,0}} constant({{...}})\n  ROOT %t = f32[8,4]{{1,0}} add(%p, %k)\n}}\n\n"
+        )
+    };
+    let entry = "  ROOT %r = f32[8,4]{1,0} call(%x), to_apply=%one";
+    let text = text(entry).replace("ENTRY", &format!("{}{}ENTRY", callee("one"), callee("other")));
+    let other = text.replace("to_apply=%one", "to_apply=%other");
+    let (old, new) = (Module::read(text).unwrap(), Module::read(other).unwrap());
+    assert!(same(&old, &new).is_err());
+    assert_eq!(same(&old, &old), Ok(Sameness::Exact));
+}

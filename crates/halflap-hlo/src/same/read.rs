@@ -366,7 +366,10 @@ impl NodeReader<'_, '_> {
     fn literal(&self, instr: InstrId) -> String {
         let text = self.module.payload(instr);
         match text.contains("...") {
-            true => format!("... {}", self.module.instruction_name(instr)),
+            true => {
+                let place = self.module.computation_name(self.module.computation_of(instr));
+                format!("... {} of {place}", self.module.instruction_name(instr))
+            }
             false => text.split_whitespace().collect::<Vec<_>>().join(" "),
         }
     }
