@@ -277,7 +277,7 @@ impl<T> Maker<'_, T> {
         let tried = match self.best(allowed, step(&alone))? {
             Some(tried) => self.without(tried)?,
             None if self.has_any(allowed) => {
-                return Ok(kept("none fits into the memory limit", alone));
+                return Ok(kept("none makes the step shorter within the memory limit", alone));
             }
             None => return Ok(kept("none of those that are allowed applies to it", alone)),
         };
