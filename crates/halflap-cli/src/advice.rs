@@ -13,6 +13,10 @@ use crate::progress::Bar;
 use crate::show::Section;
 use crate::source::ProgramSource;
 
+/// How the order of a graph gets into a program.
+pub const USE_ORDER: &str = "halflap.torch.enable(), called before torch.compile, finds such \
+                             orders when a step is compiled; with -o FILE, this command writes it";
+
 /// What is asked about orders.
 pub struct Question<'a, T> {
     pub source: &'a ProgramSource,

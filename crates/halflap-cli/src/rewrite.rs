@@ -23,7 +23,7 @@ use halflap_report::{
 };
 use serde_json::Value;
 
-use crate::advice::{LazyAdvice, Question, advised};
+use crate::advice::{LazyAdvice, Question, USE_ORDER, advised};
 use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
@@ -370,8 +370,7 @@ impl Merged {
     fn put_to_use(&self) -> &'static str {
         let before = &self.before.priced.graph;
         if self.recipes.is_empty() {
-            "halflap.torch.enable(), called before torch.compile, finds such orders when a step \
-             is compiled; with -o FILE, this command writes it"
+            USE_ORDER
         } else if self.searched.is_none() {
             "with --emit graph -o FILE, this command writes it"
         } else if self.recipes.iter().all(|recipe| recipe.is_exact(before)) {

@@ -274,7 +274,7 @@ impl<T> Maker<'_, T> {
             let kept = kept("communication is hidden by the order alone", alone);
             return Ok(Chosen { is_tried: false, ..kept });
         }
-        let tried = match self.best(allowed, step(&alone))? {
+        let tried = match self.best(allowed, &alone)? {
             Some(tried) => self.without(tried)?,
             None if self.has_any(allowed) => {
                 return Ok(kept("none makes the step shorter within the memory limit", alone));
@@ -301,7 +301,12 @@ impl<T> Maker<'_, T> {
     /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone
     /// if both together are no better than the module as it is, then gathers that are kept,
     /// pipelines and merges on top.
-    fn best(&self, allowed: &AllowedRecipes, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
+    fn best(
+        &self,
+        allowed: &AllowedRecipes,
+        in_order: &[Decided<T>],
+    ) -> Result<Option<Tried<T>>, Failed> {
+        let alone = step(in_order);
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
         };
@@ -335,7 +340,7 @@ impl<T> Maker<'_, T> {
             best = self.with_merges(best, allowed, alone)?;
         }
         match allowed.kinds.contains(&RecipeKind::Split) {
-            true => self.with_splits(best, allowed),
+            true => self.with_splits(best, allowed, in_order),
             false => Ok(best),
         }
     }
@@ -345,13 +350,11 @@ impl<T> Maker<'_, T> {
         &self,
         best: Option<Tried<T>>,
         allowed: &AllowedRecipes,
+        in_order: &[Decided<T>],
     ) -> Result<Option<Tried<T>>, Failed> {
         let exposed = match &best {
             Some(best) => spent(&best.subject, &best.all),
-            None => {
-                let quick = self.quick();
-                spent(self.subject, &self.search.search(self.subject, &quick, &self.peaks)?)
-            }
+            None => spent(self.subject, in_order),
         };
         let is_exposed = |name: &String| {
             exposed.get(name).is_some_and(|spent| spent.exposed > spent.time * LEAST_EXPOSED)
@@ -369,10 +372,6 @@ impl<T> Maker<'_, T> {
             }
         }
         Ok(self.shorter(best, with))
-    }
-
-    fn quick(&self) -> SearchArgs {
-        SearchArgs { effort: Some(EffortArg::Quick), ..self.args.search.clone() }
     }
 
     /// The best set with merges on top: larger ones as long as they make the step shorter.
@@ -529,7 +528,8 @@ impl<T> Maker<'_, T> {
         module: Module,
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
-        match self.search.search(&subject, &self.quick(), &self.peaks) {
+        let quick = SearchArgs { effort: Some(EffortArg::Quick), ..self.args.search.clone() };
+        match self.search.search(&subject, &quick, &self.peaks) {
             Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),
@@ -569,9 +569,9 @@ impl<T> Maker<'_, T> {
             merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
         let (_, module) =
             self.applied(&[first.clone(), keeps.clone(), pipelines.clone(), merges.clone()])?;
-        let pieces = splits.first().map_or(PIECES[0], split_into);
-        let there = change::find_splits(&module, pieces).into_iter().map(|found| found.recipe);
-        retain_there(&mut splits, &there.collect::<Vec<_>>());
+        let found = PIECES.into_iter().flat_map(|pieces| change::find_splits(&module, pieces));
+        let there: Vec<Recipe> = found.map(|found| found.recipe).collect();
+        splits.retain(|split| there.contains(split));
         let (recipes, module) = self.applied(&[first, keeps, pipelines, merges, splits])?;
         let found = self.ordered(recipes, module)?;
         found.ok_or_else(|| {
@@ -660,14 +660,6 @@ fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 5] {
         stages[stage].push(recipe);
     }
     stages
-}
-
-/// Into how many pieces a split cuts.
-fn split_into(recipe: &Recipe) -> u64 {
-    match recipe {
-        Recipe::Split { pieces, .. } => *pieces,
-        _ => PIECES[0],
-    }
 }
 
 /// A merge of those members that can still be merged; `None` if fewer than two are left.

@@ -396,10 +396,7 @@ impl Done {
                 "with --emit hlo -o NEW.txt, this command writes the module in it, scheduled, for \
                  XLA; halflap run MODULE runs it"
             }
-            None => {
-                "halflap.torch.enable(), called before torch.compile, finds such orders when a \
-                 step is compiled; with -o FILE, this command writes it"
-            }
+            None => advice::USE_ORDER,
         }
     }
 

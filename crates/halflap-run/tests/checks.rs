@@ -389,13 +389,13 @@ fn memory_of_others() {
 }
 
 #[test]
-#[ignore = "does not come back"]
+#[ignore = "ends its process: another test runs it as a child"]
 fn writes_to_its_input() {
     Job::new(module(2, "", ROOTS), guarded(fault("mutate-input=n"))).fails();
 }
 
 #[test]
-#[ignore = "does not come back"]
+#[ignore = "ends its process: another test runs it as a child"]
 fn reads_what_was_freed() {
     Job::new(module(2, "", ROOTS), guarded(fault("free-early=n"))).fails();
 }
@@ -406,19 +406,19 @@ fn calls(target: &str) {
 }
 
 #[test]
-#[ignore = "does not come back"]
+#[ignore = "ends its process: another test runs it as a child"]
 fn writes_to_what_is_alive() {
     calls("writes");
 }
 
 #[test]
-#[ignore = "does not come back"]
+#[ignore = "ends its process: another test runs it as a child"]
 fn writes_behind_its_end() {
     calls("beyond");
 }
 
 #[test]
-#[ignore = "does not come back"]
+#[ignore = "ends its process: another test runs it as a child"]
 fn leaves_a_thread() {
     calls("starts");
 }

@@ -1,5 +1,5 @@
-"""A custom operator that writes so many elements too far (or, below zero, too early), in a compiled
-model. What it leaves out is left to chance, or with `nan` is no number."""
+"""A custom operator in a compiled model that writes a number of elements too far (or, below zero,
+too early). What it does not write is undefined, or with `nan` NaN."""
 
 import ctypes
 import subprocess

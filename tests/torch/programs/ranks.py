@@ -1,5 +1,5 @@
-"""Two ranks or more, for torchrun. With `nan` the second makes what is no number and sends it to
-the others; with `apart` it takes part in a collective that nobody else knows of."""
+"""Two ranks or more, for torchrun. With `nan` the second makes a NaN and sends it to the others;
+with `apart` it takes part in a collective that no other rank issues."""
 
 import sys
 
