@@ -42,6 +42,7 @@ REWRITTEN = {
     "small": ("FSDP, small parameters", HERE / "small_parameters.py"),
     "tp": (MODELS["tp"], "tp"),
     "ep": (MODELS["ep"], "ep"),
+    "mixed": ("tensor and expert parallel", HERE / "mixed_parallel.py"),
 }
 REWRITTEN_RATIOS = (0.6, 1.2)
 TORCH_BEST = ("default", "fx-merging", "fx-buckets", "fx-modules")
