@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from contextlib import contextmanager
+from unittest import mock
 
 import models
 import random_programs
@@ -18,7 +19,7 @@ from sizes import TINY
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._inductor import config
+from torch._inductor import compile_fx, config, scheduler
 from torch.distributed import _functional_collectives as collectives
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -179,6 +180,65 @@ def inductor():
     return result
 
 
+def one_limit():
+    """What rewritten graphs need after fusion, and what the same graphs need as they were; nothing
+    is compiled beyond the order."""
+    result = {}
+    for budget in (1.0, 2.0):
+        given = {"memory_budget": budget, "collective_order": "free", "device": "h100"}
+        with halflap.torch.enable(**given):
+            alone = ordered_graphs()
+        before = len(passes.done)
+        with halflap.torch.enable(rewrite=["merge", "split"], **given):
+            rewritten = ordered_graphs()
+        done = passes.done[before:]
+        result[str(budget)] = {
+            "limits": [int(budget * one.peak_memory_before) for one in alone],
+            "peaks": [one.peak_memory for one in rewritten],
+            "steps": [one.step_time for one in alone],
+            "steps_now": [one.step_time for one in rewritten],
+            "rewritten": [any(one.rewrites) for one in done],
+            "dropped": [one.dropped for one in done],
+            **told(done),
+        }
+    # What the pass over FX graphs gives is no better: the graph stays as it was.
+    before, worth = len(passes.done), halflap.torch._pass.WORTH
+    halflap.torch._pass.WORTH = 0.0
+    try:
+        with halflap.torch.enable(rewrite=["merge", "split"], **given):
+            kept = ordered_graphs()
+    finally:
+        halflap.torch._pass.WORTH = worth
+    result["dropped"] = {
+        "as_before": [one.order for one in kept] == [one.order for one in alone],
+        "dropped": [one.dropped for one in passes.done[before:]],
+    }
+    return result
+
+
+def ordered_graphs():
+    """The orders of a model's graphs; no code is generated."""
+    torch._dynamo.reset()
+    before = len(halflap.torch.history())
+
+    def inner(gm, inputs, **options):
+        try:
+            compile_fx.compile_fx_inner(copy.deepcopy(gm), inputs, **options)
+        except Exception as problem:
+            if "nothing to generate" not in str(problem):
+                raise
+        return make_boxed_func(gm.forward)
+
+    def codegen(self):
+        raise RuntimeError("nothing to generate")
+
+    backend = functools.partial(compile_fx.compile_fx, inner_compile=inner)
+    with mock.patch.object(scheduler.Scheduler, "codegen", codegen):
+        run = torch.compile(models.build("fsdp", TINY), backend=backend, fullgraph=True)
+        run(models.batch(0, TINY)).square().mean().backward()
+    return [ran.schedule for ran in halflap.torch.history()[before:]]
+
+
 def merged_kinds():
     """Every kind of collective merged, with sizes that ranks can and cannot share evenly."""
     ranks, group = dist.get_world_size(), dist.group.WORLD
@@ -265,12 +325,48 @@ def cut():
     def reduced_product(x, up, down, bias):
         return (collectives.all_reduce(x @ up, "sum", group),)
 
+    def along_sequence(x, up, down, bias):
+        # What DTensor does for activations [batch, sequence, width] that are sharded by sequence.
+        tokens = x.view(2, -1, 16)
+        gathered = collectives.all_gather_tensor(tokens, 1, group)
+        hidden = torch.nn.functional.silu(gathered @ up) * (gathered @ up.sin())
+        made = torch.nn.functional.linear(hidden, down.t().contiguous(), bias)
+        return (collectives.reduce_scatter_tensor(made, "sum", 1, group) + tokens,)
+
+    def one_sequence(x, up, down, bias):
+        gathered = collectives.all_gather_tensor(x[None], 1, group)
+        return (collectives.reduce_scatter_tensor(gathered @ up @ down, "sum", 1, group),)
+
+    def local_experts(x, up, down, bias):
+        # Every rank has two experts; what each gets of all ranks is brought together.
+        sent = collectives.all_to_all_single(x, None, None, group)
+        mine = sent.view(ranks, 2, -1, 16).transpose(0, 1).reshape(2, -1, 16)
+        hidden = torch.relu(torch.bmm(mine, torch.stack([up, up.cos()])))
+        made = torch.bmm(hidden, torch.stack([down, down.sin()]))
+        back = made.view(2, ranks, -1, 16).transpose(0, 1).reshape(-1, 16)
+        return (collectives.all_to_all_single(back, None, None, group) * 2,)
+
+    def gated(x, up, down, bias):
+        hidden = torch.sigmoid(x @ up) * (x @ up.cos())
+        return (collectives.reduce_scatter_tensor(hidden.view(-1, 24), "sum", 0, group),)
+
+    def heads(x, up, down, bias):
+        # What is made of a product for others, who rely on its strides.
+        made = collectives.all_gather_tensor(x, 0, group) @ up
+        return (torch.ops.aten.view(made.view(-1, 2, 12).transpose(0, 1).transpose(0, 1), [-1]),)
+
+    def contracted(x, up, down, bias):
+        # Rows of what is gathered are what the product adds up over.
+        gathered = collectives.all_gather_tensor(x, 0, group)
+        return (up.t() @ gathered.view(16, -1),)
+
     torch.manual_seed(RANK)
     ranks = dist.get_world_size()
-    given = torch.randn(8 * ranks, 16), torch.randn(16, 24), torch.randn(24, 16), torch.randn(16)
+    given = torch.randn(32 * ranks, 16), torch.randn(16, 24), torch.randn(24, 16), torch.randn(16)
     result = {}
-    both = (tensor_parallel, gradient, experts)
-    for function in (*both, gathered, scattered, squared, reduced_product):
+    both = (tensor_parallel, gradient, experts, along_sequence, one_sequence, local_experts)
+    others = (gathered, scattered, squared, reduced_product, gated, heads, contracted)
+    for function in (*both, *others):
         expected = function(*given)
         for pieces in (2, 4):
             gm = make_fx(function, tracing_mode="fake")(*given)

@@ -36,9 +36,9 @@ def test_every_region_is_cut_bit_for_bit(tmp_path):
     for rank in launch("fx.cut", tmp_path, ranks=4):
         for case, found in rank.items():
             name, pieces = case.split()
-            both = name in ("tensor_parallel", "gradient", "experts")
+            one = name in ("gathered", "scattered", "gated", "heads")
             # On more than two ranks a piece of an all-reduce is added up in another sequence.
-            cut = 0 if name in ("reduced_product", "squared") else 2 if both else 1
+            cut = 0 if name in ("reduced_product", "squared", "contracted") else 1 if one else 2
             assert found["same"] and found["cut"] == cut, (case, found)
             assert found["calls"] == (int(pieces) * cut or 1), (case, found)
 
@@ -77,6 +77,21 @@ def test_inductor_keeps_caches_and_values(tmp_path):
         # What is in the cache is what the pass would do again, with the same options only.
         assert rank["again"]["graphs"] == 0 and rank["other"]["graphs"] == 2
         assert "collectives merged into" in rank["both levels"]["status"]
+
+
+def test_rewritten_graphs_stay_within_the_limit_of_what_they_were(tmp_path):
+    for rank in launch("fx.one_limit", tmp_path, ranks=2):
+        dropped = rank.pop("dropped")
+        for budget, found in rank.items():
+            # Forward and backward, each ordered once.
+            assert len(found["peaks"]) == len(found["limits"]) == 2, (budget, found)
+            assert all(map(int.__le__, found["peaks"], found["limits"])), (budget, found)
+            assert found["failures"] == [], (budget, found)
+            for number, is_rewritten in enumerate(found["rewritten"]):
+                shorter = found["steps_now"][number] < found["steps"][number]
+                assert shorter or not is_rewritten, (budget, found)
+        assert any(rank["2.0"]["rewritten"]), rank
+        assert dropped["as_before"] and any(dropped["dropped"]), dropped
 
 
 def test_parameters_are_kept_or_gathered_again(tmp_path):

@@ -39,6 +39,7 @@ from ._settings import (  # noqa: E402
     compile_anew,
     compile_backward_at_once,
     generate_both,
+    judge_rewrites,
     keep_failures_out,
     partition_with,
     plug_in,
@@ -54,6 +55,7 @@ from ._profile import (  # noqa: E402
     read_profile,
 )
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
+from ._rewritten import copy_of  # noqa: E402
 from ._status import Status, status_of  # noqa: E402
 from ._times import Times  # noqa: E402
 from ._timeline import Looked, Timeline  # noqa: E402
@@ -140,6 +142,7 @@ class Enabled:
         plug_in(self._settings, self.overlap_pass)
         if self.graph_pass is not None:
             rewrite_first(self._settings, self.graph_pass)
+            judge_rewrites(self._settings, copy_of)
         if self.partitioner is not None:
             partition_with(self._settings, self.partitioner)
         if self.overlap_pass.options.collective_order == "auto":

@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -36,6 +36,7 @@ from ._both import Build, current_build
 from ._collectives import Opaque
 from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
 from ._handover import Program, Unsupported, has_collectives
+from ._judged import Comparison, Ended, Reference, Stage, current_comparison
 from ._ranks import Decision, RanksDiffer, compare, topology
 from ._sequence import in_sequence, places
 from ._settings import torch_default
@@ -46,7 +47,10 @@ from ._variants import current_building
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 9
+HANDOVER = 10
+
+#: A rewritten program must be this much shorter than the best order of the given one.
+WORTH = 0.999
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,9 @@ class OverlapPass:
         build = current_build()
         if build is not None and build.is_second:
             return self.give_free(snodes, build)
+        comparison = current_comparison()
+        if comparison is not None and comparison.stage is Stage.LOOKING:
+            comparison.note(self.reference(snodes))
         started = time.perf_counter()
         name = _graph_name()
         graph: dict[str, Any] | None = None
@@ -182,12 +189,12 @@ class OverlapPass:
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
             given = time.perf_counter()
-            found = self.find(program, graph, text)
+            found = self.judge(comparison, lambda one: one.find(program, graph, text))
             searched = time.perf_counter()
             ordered = program.ordered(found.first.order)
             if session.check_ranks is not None:
                 compare(graph, Decision(self.deciding(), found.best.order), session.check_ranks)
-        except RanksDiffer:
+        except (RanksDiffer, Ended):
             raise
         except Exception as problem:
             # It may work next time, or have worked on another rank.
@@ -237,6 +244,31 @@ class OverlapPass:
         build.ran.handover_seconds += seconds
         build.ran.seconds += seconds
         return ordered
+
+    def reference(self, snodes: list[Any]) -> Reference:
+        """What a graph that was not rewritten needs and takes."""
+        program, _, text = undisturbed(self.hand_over, snodes)
+        is_free = self.options.collective_order != "kept" and program.is_symmetric()
+        found = self.schedule(Graph(text), "free" if is_free else "kept")
+        return Reference(found.peak_memory_before, found.step_time)
+
+    def judge(self, comparison: Comparison | None, find: Callable[[OverlapPass], Found]) -> Found:
+        """What is found; of a rewritten graph, within the limit of the graph that it was, and only
+        if it is better."""
+        if comparison is None or comparison.stage is not Stage.REWRITING:
+            return find(self)
+        limit, reference = comparison.changed.limit, comparison.reference
+        if reference is not None:
+            limit = limit_of(self.options.memory_budget, reference.peak_memory)
+        try:
+            found = find(OverlapPass(replace(self.options, memory_budget=limit), self.torchs))
+        except _halflap.Error as problem:
+            comparison.drop(f"it does not fit into {limit} once it is fused ({problem})")
+        # What a second process group gains, the simulation cannot show.
+        must_gain = reference is not None and not comparison.changed.rewrites.regrouped
+        if must_gain and not found.best.step_time < WORTH * reference.step_time:
+            comparison.drop("its step is no shorter once it is fused")
+        return found
 
     def find(self, program: Program, graph: dict[str, Any], text: bytes) -> Found:
         """The order to generate a program with, and the best one."""

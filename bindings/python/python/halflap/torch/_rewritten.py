@@ -18,12 +18,11 @@ from torch.fx import Graph, GraphModule
 
 from ._fx.passes import done
 from ._fx.restore import copy_nodes
-from ._settings import Settings, plug_in, rewrite_first
+from ._settings import COMPILE, Settings, plug_in, rewrite_first
 from ._variants import Variants
 
 #: The rewrite of a graph that stays as it is.
 NONE = ""
-COMPILE = "fx_codegen_and_compile"
 
 
 @dataclass

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._functorch import config as functorch_config
-from torch._inductor import comms, config, config_comms
+from torch._inductor import comms, compile_fx, config, config_comms
 from torch._inductor.codecache import FxGraphCache
 from torch._inductor.graph import GraphLowering
 
 from ._both import generates_both
+from ._judged import judged
 from ._version import UnknownTorch
 
 
@@ -208,6 +209,15 @@ def rewrite_first(settings: Settings, graph_pass: Any) -> None:
     settings.set(config, POST_GRAD, graph_pass if own is None else graph_pass.after(own))
     for one in needed_by_rewrites():
         settings.set(one.module, one.name, one.value)
+
+
+COMPILE = "fx_codegen_and_compile"
+
+
+def judge_rewrites(settings: Settings, copy_of: Callable[[Any], Any]) -> None:
+    """Has what was rewritten compared with what it was once both are fused."""
+    compile_one = vars(compile_fx)[COMPILE]
+    settings.replace(compile_fx, COMPILE, judged(compile_one, copy_of))
 
 
 PARTITIONER = "custom_partitioner_fn"

@@ -11,10 +11,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 
 from .._checked import read_options
+from .._judged import Ended, current_comparison
 from .._pass import Options
 from .._undisturbed import undisturbed
 from .groups import make_second_groups, second_groups
-from .passes import Asked, deciding, run
+from .passes import Asked, deciding, done, run
 from .search import times_of_fx
 
 #: Whether Inductor's setting may be a list of passes.
@@ -114,7 +115,15 @@ class GraphPass(CustomGraphPass):
         return [*passes, self] if HAS_LISTS else _Chain(passes, self)
 
     def __call__(self, graph: Graph) -> None:
-        run(graph, self.asked)
+        comparison = current_comparison()
+        if comparison is not None and comparison.is_off:
+            return
+        changed = run(graph, self.asked)
+        is_final = comparison is None or not any(changed.rewrites)
+        if not (is_final or comparison.note_rewritten(changed)):
+            # It will be done again, once it is known what it must be better than.
+            done.remove(changed)
+            raise Ended
 
     def uuid(self) -> str | None:
         """What compile caches know it by."""

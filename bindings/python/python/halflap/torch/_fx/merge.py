@@ -263,14 +263,16 @@ class _Reduce:
 
 
 def _keeps_sums(members: list[_Member], ranks: int) -> bool:
-    """Whether every element is added up in the same sequence as before. That depends on which rank
-    adds it up, and on two ranks on nothing."""
-    given = [value_of(one.given) for one in members]
-    is_even = _is_even_on_gloo if given[0].device.type == "cpu" else _is_even
-    sizes = [one.numel() for one in given]
-    return ranks == 2 or all(
-        is_even(size, given[0].element_size(), ranks) for size in (*sizes, sum(sizes))
-    )
+    """Whether every element is added up in the same sequence as before."""
+    sizes = [one.elements for one in members]
+    return ranks == 2 or adds_up_alike(value_of(members[0].given), [*sizes, sum(sizes)], ranks)
+
+
+def adds_up_alike(given: torch.Tensor, sizes: Sequence[int], ranks: int) -> bool:
+    """Whether each element of tensors of these sizes is added up on the rank whose part it is, so
+    that the sequence is the same in all. The tensors are of the kind of ``given``."""
+    is_even = _is_even_on_gloo if given.device.type == "cpu" else _is_even
+    return all(is_even(size, given.element_size(), ranks) for size in sizes)
 
 
 def _is_even(elements: int, _: int, ranks: int) -> bool:

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from ..._api import Graph as Given
 from ..._api import Schedule, simulate
 from .._devices import modelled_on
 from .._handover import Unsupported
-from .._pass import Options, limit_of
+from .._pass import WORTH, Options, limit_of
 from .._ranks import RanksDiffer, topology
 from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
@@ -44,13 +44,12 @@ log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 #: Changes with what is handed over, so that a result of before is not taken from a cache.
 HANDOVER = 2
 
-#: A rewritten program must be this much shorter than the best order of the given one.
-WORTH = 0.999
-
 #: A collective is cut only if compute stands still for it for this part of a step, and into so many
 #: pieces.
 EXPOSED = 0.002
 PIECES = (2, 4)
+#: How many of them are cut together.
+PARTS = (1.0, 0.5, 0.2)
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,17 @@ class Changed:
     rewrites: Rewrites = Rewrites()
     #: Whether nodes have other places than before.
     is_moved: bool = False
+    #: What a rewritten program may need, in the words of `limit_of`.
+    limit: str = ""
+    #: Why a rewritten graph was given up once it was fused.
+    dropped: str | None = None
     #: Why the graph is as it was.
     failure: str | None = None
+
+    def drop(self, why: str) -> None:
+        """Notes that the graph is as it was after all."""
+        self.dropped, self.rewrites, self.schedule = why, Rewrites(), None
+        log.debug("halflap leaves %s as it is: rewritten, %s", self.name, why)
 
     def to_dict(self) -> dict[str, Any]:
         """In values that JSON has; times in ns."""
@@ -154,10 +162,13 @@ class Changed:
             "step_time_before": self.step_time_before,
             "order_alone": self.order_alone,
             "step_time": None if self.schedule is None else self.schedule.step_time,
+            "dropped": self.dropped,
             "failure": self.failure,
         }
 
     def __str__(self) -> str:
+        if self.dropped is not None:
+            return f"{self.name}: as it was; rewritten, {self.dropped}"
         if self.failure is not None:
             return f"{self.name}: as it was; {self.failure}"
         if self.schedule is None:
@@ -275,13 +286,14 @@ class _Run:
     def _best(self, text: bytes, alone: Alone, backup: Backup) -> Attempt | None:
         """The best program that was tried, which the graph then is, or None."""
         limit = limit_of(self.asked.options.memory_budget, alone.known.peak_memory_before)
+        self.changed.limit = limit
         best = last = self._without_cuts(alone, limit, backup)
         if self.asked.splits:
             exposed = best.exposed() if best is not None else self._exposed(text, alone.schedule)
             merges = [] if best is None else best.plan.recipes
-            for pieces in PIECES if exposed else ():
+            for plan in _cuts(merges, exposed):
                 backup.restore()
-                last = self._attempt(Plan(merges, pieces, exposed), limit)
+                last = self._attempt(plan, limit)
                 least = alone.step_time if best is None else best.found.step_time
                 best = last.better_than(WORTH * least) or best
         if best is not None and best is not last:
@@ -324,11 +336,13 @@ class _Run:
         more = {"rewrite": ["merge"], "recipes_only": True}
         return self._schedule(text, self._order(), **more, **machine)
 
-    def _exposed(self, text: bytes, found: Schedule) -> frozenset[str]:
-        """The collectives that are worth cutting: compute stalls on them."""
+    def _exposed(self, text: bytes, found: Schedule) -> list[str]:
+        """The collectives that are worth cutting: compute stalls on them, on the first the most."""
         ran = simulate(Given(text), found.order, collective_order=self._order()).collectives
         least = EXPOSED * found.step_time
-        return frozenset(one["node"] for one in ran if one["exposed"] > least)
+        worth = [one for one in ran if one["exposed"] > least]
+        worth.sort(key=lambda one: -one["exposed"])
+        return [one["node"] for one in worth]
 
     def _attempt(self, plan: Plan, limit: str) -> Attempt:
         """Changes the graph as planned, and orders it."""
@@ -382,6 +396,16 @@ class Plan:
     exposed: frozenset[str] = frozenset()
 
 
+def _cuts(merges: list[dict[str, Any]], exposed: list[str]) -> Iterator[Plan]:
+    """Cuts to try: of all exposed collectives, and, because pieces of all may not fit into memory
+    or hide nothing, of those alone that matter most."""
+    for pieces in PIECES:
+        for part in PARTS:
+            count = math.ceil(len(exposed) * part)
+            if count and (part == 1.0 or count < len(exposed)):
+                yield Plan(merges, pieces, frozenset(exposed[:count]))
+
+
 @dataclass
 class Attempt:
     """A rewritten program, and its order; None if there is none."""
@@ -397,8 +421,8 @@ class Attempt:
         """Itself, if its step is shorter."""
         return self if self.found is not None and self.found.step_time < time else None
 
-    def exposed(self) -> frozenset[str]:
-        """Collectives that compute still stalls on."""
+    def exposed(self) -> list[str]:
+        """Collectives that compute still stalls on, those first that it does the longest."""
         return self.run._exposed(self.text, self.found)
 
     def decision(self) -> str:
