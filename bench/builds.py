@@ -15,6 +15,7 @@ Without GRAPH, graphs of tests/corpus. Needs valgrind, and for `handover` a Pyth
 """
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -143,7 +144,8 @@ def turns(layers, rounds):
 
     compiling.start(RANKS)
     with compiling.WAYS["none"]():
-        Turns("fsdp", compiling.models.Size(layers, *SIZE))
+        size = compiling.models.Size(layers, *SIZE)
+        Turns(functools.partial(compiling.example, "fsdp", size))
 
 
 class Package:

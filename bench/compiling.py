@@ -126,9 +126,9 @@ def fx_level(merges=False, holds=True):
     )
 
 
-def ours(collective_order, effort="default"):
+def ours(collective_order, effort="default", **more):
     return halflap.torch.enable(
-        **MODELLED._asdict(), effort=effort, collective_order=collective_order
+        **MODELLED._asdict(), effort=effort, collective_order=collective_order, **more
     )
 
 
@@ -148,6 +148,8 @@ WAYS = {
     "halflap quick": lambda: ours("kept", effort="quick"),
     "halflap kept": lambda: ours("kept"),
     "halflap free": lambda: ours("free"),
+    "halflap merged": lambda: ours("free", rewrite="exact"),
+    "halflap split": lambda: ours("free", rewrite=["merge", "split"]),
     "fx, then halflap kept": lambda: both("kept"),
     "fx, then halflap free": lambda: both("free"),
 }
@@ -167,18 +169,13 @@ def in_order(snodes):
 class Compilation:
     """What torch schedules of a training step, one graph after the other."""
 
-    def __init__(self, kind, size):
+    def __init__(self, loss_of):
+        """Of a function that is given a backend, and gives a loss that was compiled with it."""
         self.graphs = []
         scheduler.Scheduler.codegen = lambda of: self.stop(of.nodes)
         backend = functools.partial(compile_fx.compile_fx, inner_compile=self.inner)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = models.build(kind, size)
-            loss = (
-                torch.compile(model, backend=backend, fullgraph=True)(models.batch(0, size))
-                .square()
-                .mean()
-            )
-            loss.backward()
+            loss_of(backend).backward()
 
     def inner(self, module, inputs, **options):
         """Compiles a graph up to the generation of code, and has it computed as it is."""
@@ -206,10 +203,29 @@ class Compilation:
         raise Scheduled
 
 
-def compiled(way, kind, size):
+def example(kind, size, backend):
+    """The loss of a model of examples/models.py."""
+    run = torch.compile(models.build(kind, size), backend=backend, fullgraph=True)
+    return run(models.batch(0, size)).square().mean()
+
+
+def compiled(way, loss_of):
     torch._dynamo.reset()
     with way():
-        return Compilation(kind, size).graphs
+        return Compilation(loss_of).graphs
+
+
+def results_of(ways, loss_of, output):
+    """The figures of each way, which are also written as soon as they are there."""
+    results = {}
+    for way in ways:
+        before = len(halflap.torch.history())
+        found = compiled(WAYS[way], loss_of)
+        passes = halflap.torch.history()[before:]
+        unheld = compiled(UNHELD[way], loss_of) if way in UNHELD else found
+        results[way] = figures(found, unheld, passes)
+        pathlib.Path(output).write_text(json.dumps(results))
+    return results
 
 
 def handover_seconds(snodes):
@@ -239,6 +255,7 @@ def figures(found, unheld, passes):
         "bound": sum(halflap.simulate(one["graph"]).bound for one in unheld),
         "peak_memory": max(simulation.peak_memory for simulation in simulations),
         "handover": [one["handover"] for one in found],
+        "rewrites": [str(one) for one in halflap.torch.status().fx[-len(found) :]],
         "passes": [
             {"seconds": ran.seconds, "handover": ran.handover_seconds, "failure": ran.failure}
             for ran in passes
@@ -271,15 +288,9 @@ def main():
     start(chosen.ranks)
     size = models.Size(chosen.layers, chosen.width, chosen.heads, chosen.tokens)
     # What is loaded and worked out once is not on the time of the first way.
-    Compilation(chosen.kind, dataclasses.replace(size, layers=1))
-    results = {}
-    for way in chosen.ways:
-        before = len(halflap.torch.history())
-        found = compiled(WAYS[way], chosen.kind, size)
-        passes = halflap.torch.history()[before:]
-        unheld = compiled(UNHELD[way], chosen.kind, size) if way in UNHELD else found
-        results[way] = figures(found, unheld, passes)
-        pathlib.Path(chosen.output).write_text(json.dumps(results))
+    small = dataclasses.replace(size, layers=1)
+    Compilation(functools.partial(example, chosen.kind, small))
+    results_of(chosen.ways, functools.partial(example, chosen.kind, size), chosen.output)
 
 
 if __name__ == "__main__":

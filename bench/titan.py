@@ -12,6 +12,7 @@ torchtitan is written for GPUs; `run_on_cpu` and `configured` have all that is c
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -38,7 +39,15 @@ WAYS = {
     "block_bucketing": {**JIT, "passes": ["transformer_block_bucketing"]},
     # SimpleFSDP, with forward, loss and backward traced into one graph, which Inductor compiles.
     "graph_trainer": {"mode": "aot_fx_trace", "inductor_compilation": "full"},
+    # The same graph, interpreted but for regions; halflap's pass is in torchtitan's own list.
+    "pass_list": {
+        "mode": "aot_fx_trace",
+        "inductor_compilation": "regional",
+        "pass_pipeline": "halflap",
+    },
 }
+#: What halflap does instead, and what only a GPU has.
+LEFT_OUT = ["joint_transformer_block_bucketing_reordering_pass", "cudagraph_pass"]
 
 
 # --- one rank ---------------------------------------------------------------------------------
@@ -119,10 +128,24 @@ def configured(chosen):
     config.debug.seed = 0
     config.checkpoint.enable = False
     config.metrics.log_freq = 1
-    config.compile = GraphTrainerCompileConfig(
-        enable=True, disable_passes=["cudagraph_pass"], **WAYS[chosen.ways[0]]
-    )
+    way = WAYS[chosen.ways[0]]
+    left_out = LEFT_OUT if "pass_pipeline" in way else LEFT_OUT[1:]
+    config.compile = GraphTrainerCompileConfig(enable=True, disable_passes=left_out, **way)
     return config
+
+
+def add_to_passes(change):
+    """The recipe of docs/fx.md: a list of passes with halflap before what compiles regions."""
+    from torchtitan.experiments.graph_trainer.passes import construct_default_graph_passes
+    from torchtitan.experiments.graph_trainer.registry import register_pass_pipeline
+
+    @register_pass_pipeline("halflap")
+    def with_halflap(*given, **named):
+        passes = construct_default_graph_passes(*given, **named)
+        names = [getattr(one, "func", one).__name__ for one in passes]
+        place = next((at for at, name in enumerate(names) if "regional_inductor" in name), None)
+        assert place is not None, names
+        return [*passes[:place], *change, *passes[place:]]
 
 
 def rank(chosen):
@@ -134,10 +157,18 @@ def rank(chosen):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run_on_cpu()
+        is_listed = "pass_pipeline" in WAYS[chosen.ways[0]]
+        change = []
         if chosen.halflap:
             import halflap.torch
 
-            halflap.torch.enable(collective_order=chosen.collective_order)
+            if is_listed:
+                given = {"memory_budget": "1.2x", "collective_order": chosen.collective_order}
+                change = [functools.partial(halflap.torch.optimize, **given)]
+            else:
+                halflap.torch.enable(collective_order=chosen.collective_order)
+        if is_listed:
+            add_to_passes(change)
         trainer = configured(chosen).build()
         steps = []
         trainer.metrics_processor.log = lambda step, mean, most, norm, **_: steps.append(
@@ -171,14 +202,15 @@ def graphs():
     """What halflap did to each graph."""
     import halflap.torch
 
+    changed = halflap.torch.status().fx
     return [
         {
             "name": ran.name,
             "nodes": ran.nodes,
             "collectives": ran.collectives,
-            "result": result_of(ran),
+            "result": str(ran) if ran in changed else result_of(ran),
         }
-        for ran in halflap.torch.history()
+        for ran in [*changed, *halflap.torch.history()]
     ]
 
 
@@ -273,8 +305,8 @@ def compared(chosen, way):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("checkout", type=lambda given: pathlib.Path(given).resolve())
-    both = ["simple_fsdp", "graph_trainer"]
-    arguments.add_argument("--ways", nargs="+", choices=WAYS, default=both)
+    usual = ["simple_fsdp", "graph_trainer", "pass_list"]
+    arguments.add_argument("--ways", nargs="+", choices=WAYS, default=usual)
     arguments.add_argument("--steps", type=int, default=20)
     arguments.add_argument("--collective-order", default="auto")
     arguments.add_argument("--keep", type=pathlib.Path, help="where logs and compiled kernels stay")
