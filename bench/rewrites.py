@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """What rewrites gain beyond the best order: writes the tables in docs/rewrite.md.
 
-    python3 bench/rewrites.py [--halflap BIN] [--autoparallel FOLDER] [--only NAME]... [-o docs/rewrite.md]
+    python3 bench/rewrites.py [--halflap BIN] [--steps FOLDER] [--autoparallel FOLDER]
+        [--only NAME]... [-o docs/rewrite.md]
 
-Schedules every captured graph of tests/corpus at the input order's own peak, with the order alone
-and with --rewrite, as it is and with a millisecond more for each collective, as rings over hundreds
-of ranks take. FOLDER has graphs NAME.graph.json.gz with run times NAME.times.json of other
+Schedules every captured graph of tests/corpus, and those that bench/whole_steps.py wrote to
+--steps, at the input order's own peak, with the order alone and with --rewrite, as it is and with a
+millisecond more for each collective, as rings over hundreds of ranks take. `least` is a lower bound
+on what merging, splitting, keeping and ordering can reach: that of the program without latencies,
+whose all-to-alls, all-reduces and repeated gathers take no time, and with any amount of memory.
+--autoparallel has graphs NAME.graph.json.gz with run times NAME.times.json of other
 projects, which are measured at 1.05 of the input order's peak, by those times and by our own model
 of links. Needs only the standard library. Ends with 1 if a rewritten program is slower than the
 order alone.
 """
 
 import argparse
+import copy
 import datetime
 import json
 import math
@@ -25,8 +30,10 @@ from orders import PROGRAMS, ROOT, load
 
 MARK = "## Results\n"
 LATENCIES = {"as they are": 0.0, "with 1 ms more latency each": 1e6}
-HEAD = "| program | rewrites (all) | order alone | exact | all | exact : order alone | all : order alone |\n"
-RULE = "| --- | --- | --- | --- | --- | --- | --- |\n"
+COLUMNS = ("program", "rewrites (all)", "order alone", "exact", "all")
+RATIOS = ("exact : order alone", "all : order alone", "least : order alone")
+HEAD = f"| {' | '.join(COLUMNS + RATIOS)} |\n"
+RULE = "| --- " * len(COLUMNS + RATIOS) + "|\n"
 
 
 def found(args, graph, *options):
@@ -37,14 +44,62 @@ def changed(recipes):
     """What was done, in a few words."""
     merged = [len(recipe["members"]) for recipe in recipes if recipe["kind"] == "merge"]
     cut = [recipe for recipe in recipes if recipe["kind"] == "split"]
-    words = [f"{sum(merged)} merged into {len(merged)}"] if merged else []
+    kept = [len(recipe["members"]) - 1 for recipe in recipes if recipe["kind"] == "keep"]
+    words = [f"{sum(kept)} gathers left out"] if kept else []
+    words += [f"{sum(merged)} merged into {len(merged)}"] if merged else []
     if cut:
         nodes = sum(len(recipe["members"]) for recipe in cut)
         words.append(f"{nodes} nodes cut into {cut[0]['pieces']} pieces")
     return ", ".join(words) or "none"
 
 
-def row(args, name, graph, *options):
+def slopes(nodes):
+    """Nanoseconds for each byte of collectives, by group and kind, where sizes differ enough."""
+    points = {}
+    for node in nodes:
+        one = node["collective"]
+        point = (one["bytes"], node["runtime_ns"])
+        points.setdefault((one["group"], kind_of(one)), []).append(point)
+    return {key: slope(*zip(*all_points)) for key, all_points in points.items()}
+
+
+def slope(sizes, times):
+    """By least squares; none if that says nothing."""
+    if max(sizes) < 1.5 * min(sizes):
+        return None
+    size, time = sum(sizes) / len(sizes), sum(times) / len(times)
+    spread = sum((one - size) ** 2 for one in sizes)
+    found = sum((a - size) * (b - time) for a, b in zip(sizes, times)) / spread
+    return found if found > 0 else None
+
+
+def kind_of(collective):
+    return collective.get("kind", collective["op"])
+
+
+def least(args, graph, folder):
+    """A lower bound on the step of whatever merges, splits, keeps and orders make of a graph."""
+    graph = copy.deepcopy(graph)
+    nodes = [node for node in graph["nodes"] if "collective" in node]
+    rates, sent = slopes(nodes), set()
+    for node in nodes:
+        one = node["collective"]
+        rate, kind = rates[one["group"], kind_of(one)], kind_of(one)
+        repeats = kind == "all_gather" and one.get("content") in sent
+        if one.get("content") is not None:
+            sent.add(one["content"])
+        if kind in ("all_reduce", "all_to_all") or repeats:
+            node["runtime_ns"] = 0.0
+        elif rate is not None:
+            node["runtime_ns"] = min(node["runtime_ns"], rate * one["bytes"])
+    for buffer in graph["buffers"]:
+        buffer["size_alloc"] = buffer["size_free"] = 0
+    path = folder / "least.json"
+    path.write_text(json.dumps(graph))
+    return json.loads(common.run([args.halflap, "simulate", path, "--json"]))["bound"]
+
+
+def row(args, name, graph, *options, bound=None):
     """A program: the ratios, and its line."""
     exact, every = (
         found(args, graph, f"--rewrite={which}", *options) for which in ("exact", "all")
@@ -56,29 +111,48 @@ def row(args, name, graph, *options):
         f"{time / 1e6:.2f} ms" for time in (alone, exact["step_time"], every["step_time"])
     )
     shown = " | ".join(f"{ratio:.3f}" for ratio in ratios)
+    shown += f" | {bound / alone:.3f}" if bound is not None else " | "
+    if bound is not None:
+        ratios.append(bound / alone)
     return ratios, f"| {name} | {collectives} | {times} | {shown} |\n"
 
 
-def corpus(args, folder):
-    """All captured graphs, at each latency."""
+def captured(args, folder, what, paths):
+    """All captured graphs of a set, at each latency."""
     worst, text = 0.0, ""
     for title, latency in LATENCIES.items():
-        text += f"\n### Captured graphs, collectives {title}\n\n{HEAD}{RULE}"
+        text += f"\n### {what}, collectives {title}\n\n{HEAD}{RULE}"
         all_ratios = []
-        for name in args.only or PROGRAMS:
-            graph = load(ROOT / "tests" / "corpus" / f"{name}.graph.json.gz")
+        for source in paths:
+            graph = load(source)
             for node in graph["nodes"]:
                 if node["kind"] == "collective":
                     node["runtime_ns"] += latency
             path = folder / "graph.json"
             path.write_text(json.dumps(graph))
-            ratios, line = row(args, name, path)
+            name, bound = source.name.removesuffix(".graph.json.gz"), least(args, graph, folder)
+            ratios, line = row(args, name, path, bound=bound)
             all_ratios.append(ratios)
             text += line
+            print(line, end="", file=sys.stderr, flush=True)
         means = [math.exp(sum(map(math.log, column)) / len(column)) for column in zip(*all_ratios)]
-        text += f"\nGeometric means: exact {means[0]:.3f}, all {means[1]:.3f} of the order alone.\n"
-        worst = max(worst, *map(max, all_ratios))
+        shown = "exact {:.3f}, all {:.3f}, least {:.3f}".format(*means)
+        text += f"\nGeometric means: {shown} of the order alone.\n"
+        worst = max(worst, *(max(ratios[:2]) for ratios in all_ratios))
     return worst, text
+
+
+def corpus(args, folder):
+    """Those of the corpus."""
+    paths = [ROOT / "tests" / "corpus" / f"{name}.graph.json.gz" for name in args.only or PROGRAMS]
+    return captured(args, folder, "Captured graphs", paths)
+
+
+def whole_steps(args, folder):
+    """Those of other programs, if they are there."""
+    if args.steps is None:
+        return 0.0, ""
+    return captured(args, folder, "Other steps", sorted(args.steps.glob("*.graph.json.gz")))
 
 
 def other_programs(args):
@@ -106,6 +180,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--halflap", metavar="BIN")
+    parser.add_argument("--steps", metavar="FOLDER", type=Path)
     parser.add_argument("--autoparallel", metavar="FOLDER", type=Path)
     parser.add_argument(
         "--only", metavar="NAME", action="append", help="of the captured graphs, these"
@@ -114,7 +189,11 @@ def main():
     args = parser.parse_args()
     args.halflap = args.halflap or build_halflap()
     with tempfile.TemporaryDirectory() as folder:
-        results = [corpus(args, Path(folder)), other_programs(args)]
+        results = [
+            corpus(args, Path(folder)),
+            whole_steps(args, Path(folder)),
+            other_programs(args),
+        ]
     today = datetime.date.today().isoformat()
     text = f"{MARK}\nMade by `bench/rewrites.py` on {today}: simulated steps, default effort, two threads.\n"
     text += "".join(text for _, text in results)

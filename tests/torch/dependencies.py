@@ -69,6 +69,22 @@ def check_readers_come_before_who_overwrites():
     assert any("relu" in name for node in binding for name in node["ops"]), binding
 
 
+def gathered_again(a, b):
+    def gathered(*all_sent):
+        return [collectives.all_gather_tensor(one, 0, dist.group.WORLD) for one in all_sent]
+
+    whole = gathered(a, b, a[:2], a[2:])
+    b.add_(1)
+    return whole, gathered(a, b)
+
+
+def check_content_is_equal_only_if_the_same_is_sent():
+    """Of an input, of its parts, and of another one before and after it is overwritten."""
+    found = Captured(gathered_again, torch.ones(4, 4), torch.zeros(4, 4))
+    sent = [node["collective"]["content"] for node in found.nodes if "collective" in node]
+    assert len(sent) == 6 and len(set(sent)) == 5, sent
+
+
 def overlapped(a, b):
     gathered = collectives.all_gather_tensor(a, 0, dist.group.WORLD)
     return b @ a, gathered @ a
@@ -114,5 +130,6 @@ def check_what_a_collective_reads_is_overwritten_after_its_end():
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 check_readers_come_before_who_overwrites()
+check_content_is_equal_only_if_the_same_is_sent()
 check_what_is_launched_behind_a_collective_runs_beside_it()
 check_what_a_collective_reads_is_overwritten_after_its_end()

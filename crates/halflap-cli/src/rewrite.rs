@@ -19,7 +19,7 @@ use halflap_report::page::Shown;
 use halflap_report::{
     Advised, Compared, Explained, FoundOrder, Played, Summary, Timed, TimedRewrite, advice_json,
     became, carried, count, describe_bound, describe_robustness, labelled, printable,
-    render_advice, render_explanation,
+    render_advice, render_explanation, result_size,
 };
 use serde_json::Value;
 
@@ -218,7 +218,7 @@ fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
 fn because(kept: KeptBecause) -> &'static str {
     match kept {
         KeptBecause::NothingToSave => {
-            "nothing exposed can be merged or cut into pieces (--rewrite all allows more)"
+            "nothing exposed can be merged, cut into pieces or kept (--rewrite all allows more)"
         }
         KeptBecause::LatencyUnknown => {
             "all collectives have the same size, so their times do not separate latency from \
@@ -300,6 +300,7 @@ impl Merged {
         let does = match recipe {
             Recipe::Merge { .. } => self.describe_merge(members, &made),
             Recipe::Split { pieces, .. } => self.describe_split([members, &made], *pieces),
+            Recipe::Keep { .. } => self.describe_keep(members),
         };
         format!("{}:{number} {named} {does}", recipe.kind().name())
     }
@@ -317,6 +318,13 @@ impl Merged {
         let copies: Nanos = copies.map(|(copy, _)| times.of(copy)).sum();
         let into = into.join(", ");
         format!("into {into}: {was} of communication becomes {is}, copies take {copies}")
+    }
+
+    fn describe_keep(&self, members: &[OpId]) -> String {
+        let (graph, times) = (&self.before.priced.graph, &self.before.priced.machine.times);
+        let saved: Nanos = members[1..].iter().map(|&member| times.of(member)).sum();
+        let size = result_size(graph, members[0]);
+        format!("gather the same: {size} stay in memory, {saved} of communication go")
     }
 
     fn describe_split(&self, [members, made]: [&[OpId]; 2], pieces: u32) -> String {
@@ -373,6 +381,9 @@ impl Merged {
             USE_ORDER
         } else if self.searched.is_none() {
             "with --emit graph -o FILE, this command writes it"
+        } else if self.recipes.iter().any(|recipe| recipe.kind() == RewriteKind::Keep) {
+            "with --emit graph -o FILE, this command writes it; halflap.torch.enable(keep=...) \
+             decides between the forward and the backward pass what is kept, when a step is compiled"
         } else if self.recipes.iter().all(|recipe| recipe.is_exact(before)) {
             "halflap.torch.enable(rewrite=\"exact\"), called before torch.compile, does this when \
              a step is compiled; with --emit graph -o FILE, this command writes it"

@@ -277,6 +277,77 @@ fn exposed_collectives_are_cut_into_pieces() {
     ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite=merge"]), 0);
 }
 
+/// Six layers of three gathered weights each, of which the last three are the first ones again.
+fn gathered_twice() -> Value {
+    let data = |buffer: String| json!({ "buffer": buffer, "kinds": ["data"] });
+    let made = |name: String, size: u64, users: Value| {
+        json!({ "name": name, "size_alloc": size, "size_free": size, "users": users,
+            "output": false })
+    };
+    let (mut nodes, mut buffers) = (Vec::new(), Vec::new());
+    for layer in 0..6 {
+        let mut reads: Vec<Value> = Vec::new();
+        reads.extend((layer > 0).then(|| data(format!("x{}", layer - 1))));
+        let reader = format!("l{layer}.mm");
+        for part in 0..3_u64 {
+            let [comm, wait, gathered, waited] =
+                ["comm", "wait", "y", "w"].map(|what| format!("l{layer}.{part}.{what}"));
+            let bytes = 64 * (part + 1);
+            nodes.push(json!({ "name": comm, "kind": "collective", "runtime_ns": 1000 + bytes,
+                "outputs": [gathered], "deps": [], "collective": { "op": "all_gather",
+                "group": "g", "group_size": 2, "bytes": bytes, "async": true,
+                "content": format!("w{}.{part}", layer % 3) } }));
+            nodes.push(json!({ "name": wait, "kind": "wait", "runtime_ns": 0,
+                "outputs": [waited], "deps": [data(gathered.clone())] }));
+            buffers.push(made(gathered, bytes, json!([wait, reader])));
+            reads.push(data(waited.clone()));
+            buffers.push(made(waited, 0, json!([reader])));
+        }
+        nodes.push(json!({ "name": reader, "kind": "compute", "runtime_ns": 900,
+            "outputs": [format!("x{layer}")], "deps": reads }));
+        let users = if layer < 5 { json!([format!("l{}.mm", layer + 1)]) } else { json!([]) };
+        buffers.push(made(format!("x{layer}"), 100, users));
+    }
+    json!({ "format": "halflap.graph/1", "groups": { "g": { "ranks": [0, 1] } }, "nodes": nodes,
+        "buffers": buffers, "inputs": [] })
+}
+
+#[test]
+fn what_is_gathered_twice_is_kept() {
+    let dir = folder("rewrite_keep");
+    let graph = gathered_twice();
+    fs::write(dir.join("old.json"), graph.to_string()).unwrap();
+    let args = ["schedule", "old.json", "--effort", "quick", "--memory-budget", "4x"];
+    let keep = [&args[..], &["--rewrite", "keep"]].concat();
+    let (out, _) = ends(&halflap(&dir, &[&keep[..], &["-o", "o.json"]].concat()), 0);
+    assert!(out.contains("keep:1 ") && out.contains(" stay in memory, "), "{out}");
+    let found = read_json(dir.join("o.json"));
+    let recipes = found["recipes"].as_array().unwrap();
+    assert!(recipes.iter().all(|recipe| recipe["kind"] == "keep" && recipe["exact"] == true));
+    assert!(recipes[0]["kept_bytes"].as_u64().unwrap() > 0);
+    let step = found["step_time"].as_f64().unwrap();
+    assert!(step < 0.98 * found["order_alone"].as_f64().unwrap(), "{step}");
+    // The new program is written, and proved from the two files alone.
+    ends(&halflap(&dir, &[&keep[..], &["--emit", "graph", "-o", "new.json"]].concat()), 0);
+    ends(&halflap(&dir, &["simulate", "new.json", "o.json", "-o", "s.json"]), 0);
+    assert_eq!(read_json(dir.join("s.json"))["step_time"].as_f64().unwrap(), step);
+    let new = read_json(dir.join("new.json"));
+    let count = |graph: &Value| graph["nodes"].as_array().unwrap().len();
+    assert_eq!(count(&new), count(&graph) - 2 * recipes.len(), "gathers and waits");
+    ends(&halflap(&dir, &["verify", "old.json", "new.json"]), 0);
+    // Without what says that the same is sent, nothing proves it.
+    let mut unnamed = graph.clone();
+    unnamed["nodes"][21]["collective"]["content"] = json!(null);
+    fs::write(dir.join("unnamed.json"), unnamed.to_string()).unwrap();
+    let (out, error) = ends(&halflap(&dir, &["verify", "unnamed.json", "new.json"]), 1);
+    assert!((out + &error).contains("not the same program"), "{error}");
+    // One is left out, by its name.
+    let less = [&keep[..], &["--without", "keep:1", "-o", "w.json"]].concat();
+    ends(&halflap(&dir, &less), 0);
+    let left = read_json(dir.join("w.json"));
+    assert_eq!(left["recipes"].as_array().unwrap().len(), recipes.len() - 1);
+}
+
 #[test]
 fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     let dir = folder("rewrite_none");
@@ -287,7 +358,7 @@ fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     );
     assert!(
         out.contains("rewrites")
-            && out.contains("none: nothing exposed can be merged or cut into pieces"),
+            && out.contains("none: nothing exposed can be merged, cut into pieces or kept"),
         "{out}"
     );
     let args = ["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"];

@@ -10,7 +10,7 @@ use halflap::ids::{IdVec, OpId};
 use halflap::origin::{Origin, Part, Source};
 use halflap::rewrite::Recipe;
 use halflap::simulate::Simulation;
-use halflap::units::Nanos;
+use halflap::units::{Bytes, Nanos};
 
 /// What the old program's simulation says of the new one's operations: an operation begins with the
 /// first that it stands for and ends with the last, and a collective has what its members exposed.
@@ -32,16 +32,22 @@ pub fn carried(origin: &Origin, before: &Simulation) -> Simulation {
     carried
 }
 
-/// The operations of the new program that do what a recipe's members did: the merged collective, or
-/// all pieces.
+/// The operations of the new program that do what a recipe's members did: the merged collective,
+/// all pieces, or the one that stays.
 pub fn became(origin: &Origin, recipe: &Recipe) -> Vec<OpId> {
     let is_made_of = |source: &Source| match (recipe, source.part) {
         (Recipe::Merge { members }, Part::Merged) => source.of == *members,
         (Recipe::Split { members, .. }, Part::Piece { .. }) => members.contains(&source.of[0]),
+        (Recipe::Keep { members }, Part::Kept | Part::Merged) => source.of.contains(&members[0]),
         _ => false,
     };
     let made = origin.ops.iter().filter(|(_, source)| is_made_of(source));
     made.map(|(op, _)| op).collect()
+}
+
+/// The memory that an operation's results take.
+pub fn result_size(graph: &Graph, op: OpId) -> Bytes {
+    graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer)).sum()
 }
 
 /// A schedule of a changed program, for machines: `halflap.schedule/1` with what was changed.
@@ -107,6 +113,9 @@ impl TimedRewrite<'_> {
                 (Recipe::Split { pieces, .. }, _) => value["pieces"] = json!(pieces),
                 (Recipe::Merge { .. }, Some(&op)) => {
                     value["into"] = json!(self.timed.graph.name(op));
+                }
+                (Recipe::Keep { members }, _) => {
+                    value["kept_bytes"] = json!(result_size(self.before, members[0]).0);
                 }
                 (Recipe::Merge { .. }, None) => {}
             }

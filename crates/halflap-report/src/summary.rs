@@ -92,9 +92,12 @@ pub struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// The old operations that a new one represents.
+    /// The old operations that a new one represents, with those whose results it stands in for.
     fn stands_for(&self, op: OpId) -> Vec<OpId> {
-        self.origin.map_or_else(|| vec![op], |origin| origin.ops[op].of.clone())
+        let Some(origin) = self.origin else { return vec![op] };
+        let of = &origin.ops[op].of;
+        let dropped = origin.dropped.iter().filter(|(_, stays)| of.contains(stays));
+        of.iter().copied().chain(dropped.map(|(&gone, _)| gone)).collect()
     }
 }
 

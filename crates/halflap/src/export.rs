@@ -109,6 +109,8 @@ struct Communication<'a> {
     reduction: Option<Reduction>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dtype: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
     input_bytes: Bytes,
     output_bytes: Bytes,
 }
@@ -178,6 +180,7 @@ impl<'a> Communication<'a> {
             kind: collective.kind,
             reduction: collective.reduction,
             dtype: collective.payload.dtype.as_ref().map(|dtype| dtype.name()),
+            content: collective.content.as_deref(),
             input_bytes: collective.payload.input,
             output_bytes: collective.payload.output,
         }

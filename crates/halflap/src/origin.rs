@@ -1,6 +1,6 @@
 //! Which old operations and buffers those of a rewritten program stand for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, IdVec, OpId};
@@ -51,12 +51,15 @@ pub struct Source {
 }
 
 /// Maps every operation and buffer of a new program to old ones, whose ids differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// By the new operation.
     pub ops: IdVec<OpId, Source>,
     /// By the new buffer: one for a buffer of the old program, several for a bucket.
     pub buffers: IdVec<BufId, Vec<BufId>>,
+    /// The old operations that the new program does without, each with the old one whose results
+    /// stand in for its own.
+    pub dropped: BTreeMap<OpId, OpId>,
 }
 
 impl Origin {
@@ -65,13 +68,15 @@ impl Origin {
         Origin {
             ops: graph.ops().map(|op| Source { part: Part::Kept, of: vec![op] }).collect(),
             buffers: graph.buffers().map(|buffer| vec![buffer]).collect(),
+            dropped: BTreeMap::new(),
         }
     }
 
     /// The origin that the names in two programs claim: an operation with an old name is the old
     /// one, or a copy in place of a wait; a collective that lists old ones is made of them, and
     /// operations whose names begin with its name belong to it; `op1.p2` is the second piece of
-    /// `op1`. It is only a claim: [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
+    /// `op1`; an all-gather that is missing repeats the last one before it of the same content.
+    /// It is only a claim: [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
     pub fn by_names(before: &Graph, after: &Graph) -> Origin {
         let names = MergedNames::of(before, after);
         let buffers_by_name: BTreeMap<&str, BufId> =
@@ -87,6 +92,7 @@ impl Origin {
         Origin {
             ops: after.ops().map(|op| names.source(op)).collect(),
             buffers: after.buffers().map(buffer).collect(),
+            dropped: names.dropped(),
         }
     }
 
@@ -110,14 +116,17 @@ impl Origin {
             of.dedup();
             of
         };
+        let first = |op: &OpId| self.ops[*op].of.first().copied();
+        let later = next.dropped.iter().filter_map(|(gone, by)| Some((first(gone)?, first(by)?)));
         Origin {
             ops: next.ops.iter().map(|(_, source)| op(source)).collect(),
             buffers: next.buffers.iter().map(|(_, of)| buffer(of)).collect(),
+            dropped: self.dropped.iter().map(|(&gone, &by)| (gone, by)).chain(later).collect(),
         }
     }
 
     /// For each of this many old operations the new one that replaces it: itself, the merged
-    /// collective of a member, or the copy or wait in place of a wait.
+    /// collective of a member, the copy or wait in place of a wait, or its stand-in's.
     pub fn carriers(&self, old: usize) -> IdVec<OpId, Option<OpId>> {
         let rank = |part: Part| match part {
             Part::Kept | Part::Merged | Part::Piece { .. } => 0,
@@ -134,6 +143,9 @@ impl Origin {
                     carriers[op] = Some(new);
                 }
             }
+        }
+        for (&gone, &stays) in &self.dropped {
+            carriers[gone] = carriers[stays];
         }
         carriers
     }
@@ -243,6 +255,33 @@ impl<'a> MergedNames<'a> {
         waits.sort_unstable();
         waits.dedup();
         waits
+    }
+
+    /// The all-gathers that the new program does without and their waits, each with its stand-in.
+    fn dropped(&self) -> BTreeMap<OpId, OpId> {
+        let before = self.before;
+        let merged: BTreeSet<OpId> = self.merged.values().flatten().copied().collect();
+        let is_gone = |op: &OpId| {
+            let is_there = self.after.find(before.name(*op)).is_some();
+            !is_there && !merged.contains(op) && !self.pieces.contains_key(op)
+        };
+        let mut gathers: BTreeMap<&str, OpId> = BTreeMap::new();
+        let mut dropped = BTreeMap::new();
+        for op in before.ops() {
+            let content = before.collective(op).and_then(|of| of.content.as_deref());
+            let stays = match (content, before.waits_for(op)) {
+                (Some(content), _) => gathers.get(content).copied(),
+                (None, [of]) => {
+                    dropped.get(of).and_then(|by| before.waited_by(*by).first().copied())
+                }
+                _ => None,
+            };
+            match stays.filter(|_| is_gone(&op)) {
+                Some(stays) => drop(dropped.insert(op, stays)),
+                None => drop(content.map(|content| gathers.insert(content, op))),
+            }
+        }
+        dropped
     }
 
     /// The old buffers that a new one stands for.

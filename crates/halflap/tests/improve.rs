@@ -143,6 +143,49 @@ fn improved_while(graph: &Graph, asked: &Asked, progress: Progress<'_>) -> Impro
 const LATENT: Layers =
     Layers { count: 6, kind: "all_gather", latency: 1000.0, compute: 900.0, first: 0.0 };
 
+/// The same layers twice: the second half gathers what the first did.
+fn gathered_twice() -> Graph {
+    let mut parts = LATENT.graph().into_parts();
+    for op in parts.ops.ids() {
+        let name = parts.ops[op].name.clone();
+        if let Some(collective) = &mut parts.ops[op].collective {
+            let (layer, part) = name.split_once('.').unwrap();
+            let layer = layer[1..].parse::<usize>().unwrap() % (LATENT.count / 2);
+            collective.content = Some(format!("{layer} {part}"));
+        }
+    }
+    Graph::new(parts).unwrap()
+}
+
+#[test]
+fn what_was_gathered_is_kept_where_memory_allows() {
+    let graph = gathered_twice();
+    let allowed = Allowed { kinds: vec![RewriteKind::Keep], exact_only: true };
+    for memory in [1.0, 1.5, 4.0] {
+        let asked = Asked { allowed: allowed.clone(), memory, ..Asked::default() };
+        let found = improved(&graph, &asked);
+        let Some(changed) = found.changed else {
+            assert!(memory < 4.0, "nine of 18 gathers of 1 us need not be");
+            continue;
+        };
+        assert!(changed.recipes.iter().all(|recipe| recipe.kind() == RewriteKind::Keep));
+        assert!(changed.optimized.step_time.0 < 0.999 * found.unchanged.step_time.0);
+        verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
+        let peak = Timeline::of(&changed.rewritten.graph, &changed.optimized.order).peak;
+        assert!(peak <= limit(&graph, &asked));
+        if memory == 4.0 {
+            assert_eq!(changed.rewritten.origin.dropped.len(), 18, "nine gathers, nine waits");
+            assert!(changed.optimized.step_time.0 < 0.7 * found.unchanged.step_time.0);
+        }
+    }
+    // Together with merges, never worse than without.
+    let both = improved(&graph, &Asked::default()).changed.unwrap();
+    let kinds = vec![RewriteKind::Merge];
+    let asked = Asked { allowed: Allowed { kinds, exact_only: true }, ..Asked::default() };
+    let merges = improved(&graph, &asked).changed.unwrap();
+    assert!(both.optimized.step_time.0 <= 1.02 * merges.optimized.step_time.0);
+}
+
 #[test]
 fn latency_is_paid_once_where_that_shortens_the_step() {
     let graph = LATENT.graph();

@@ -224,6 +224,7 @@ impl Lowering<'_> {
                 group: self.groups.ranks(groups),
                 group_size,
                 payload,
+                content: None,
             };
         }
         let is_host = module.attribute(inner, "is_host_transfer") == Some("true")
@@ -233,7 +234,7 @@ impl Lowering<'_> {
             false => (op, kind.unwrap_or(CollectiveKind::Transfer), 2),
         };
         let (group, reduction) = (self.groups.transfer(&op), Some(Reduction::None));
-        Collective { op, kind, reduction, group, group_size, payload }
+        Collective { op, kind, reduction, group, group_size, payload, content: None }
     }
 
     /// Adds a buffer for every memory location; returns their ids.

@@ -135,6 +135,9 @@ pub struct Collective {
     pub group_size: u32,
     /// Its data.
     pub payload: Payload,
+    /// A name for the values that it sends, where known: collectives of a program with the same
+    /// one send the same values.
+    pub content: Option<String>,
 }
 
 impl Collective {
@@ -143,7 +146,7 @@ impl Collective {
         let kind = CollectiveKind::of(&op);
         let reduction = (!kind.reduces()).then_some(Reduction::None);
         let payload = Payload::of_larger(kind, group_size, larger);
-        Collective { op, kind, reduction, group, group_size, payload }
+        Collective { op, kind, reduction, group, group_size, payload, content: None }
     }
 
     /// The larger of what goes in and what comes out.

@@ -103,6 +103,7 @@ struct RawCollective {
     kind: Option<CollectiveKind>,
     reduction: Option<Reduction>,
     dtype: Option<String>,
+    content: Option<String>,
     input_bytes: Option<Number>,
     output_bytes: Option<Number>,
 }
@@ -338,6 +339,7 @@ impl NodeNames {
             group,
             group_size: raw.group_size,
             payload: raw.payload(kind, node)?,
+            content: raw.content.clone(),
         })
     }
 

@@ -9,6 +9,7 @@
 mod advice;
 mod carry;
 mod cuts;
+mod keeps;
 mod plans;
 mod search;
 mod thin;
@@ -28,8 +29,9 @@ use crate::workload::Model;
 pub use advice::{LookedUp, looked_up};
 use cuts::Cuts;
 pub use cuts::cuttable_exposure;
+use keeps::Keeps;
 use plans::{Levels, Plans, SizeLevel};
-use search::{PlanSearch, TriedPlan};
+use search::{Choices, PlanSearch, TriedPlan};
 use thiserror::Error;
 
 /// Which rewrites may be used.
@@ -91,7 +93,7 @@ pub struct Improved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeptBecause {
-    /// Nothing exposed can be merged or split, or there is too little to save.
+    /// Nothing exposed can be merged, split or kept, or there is too little to save.
     NothingToSave,
     /// The time of merged collectives is unknown: all have one size, and no link is given.
     LatencyUnknown,
@@ -138,14 +140,15 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let setup = Setup { graph: task.graph, machine: task.machine };
     let played = Evaluation::of(setup, unchanged.order.clone());
     let cuts = Cuts::new(setup, &played.simulation, request.allowed);
-    if !is_idle || !merges && cuts.is_empty() {
+    let keeps = Keeps::new(request);
+    if !is_idle || !merges && cuts.is_empty() && keeps.is_empty() {
         let unknown = plans.has_unknown && is_idle;
         let kept_because =
             if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
         return Ok(Improved { unchanged, changed: None, chosen: vec![], kept_because });
     }
     let mut search = PlanSearch::new(request, &unchanged.order, unchanged.step_time);
-    search.run(merges.then_some(&plans), &cuts);
+    search.run(&Choices { merges: merges.then_some(&plans), cuts: &cuts, keeps: &keeps });
     let best = search.take_best();
     // A plan that was stopped looks like one that does not fit.
     if (task.progress)(2.0 / 3.0).is_break() {

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::carry::carried_order;
 use super::cuts::{Cuts, DEPTHS};
+use super::keeps::{Keeps, PARTS};
 use super::plans::{Levels, Plans, SizeLevel};
 use super::thin::thinned;
 use super::{Changed, ImproveError, LEAST, PlanOrder, Request, part_of};
@@ -20,7 +21,7 @@ use crate::optimize::{
 };
 use crate::order::Order;
 use crate::origin::{Part, Source};
-use crate::rewrite::{Recipe, RewriteError, Rewritten, apply};
+use crate::rewrite::{Recipe, RewriteError, RewriteKind, Rewritten, apply};
 use crate::robustness::Robustness;
 use crate::simulate::{Machine, simulate};
 use crate::units::{Bytes, Nanos};
@@ -42,6 +43,14 @@ const LEVELS: [SizeLevel; 5] = [
     SizeLevel::LARGEST,
     SizeLevel::SMALLEST,
 ];
+
+/// What plans are made of.
+pub(super) struct Choices<'a> {
+    /// What can be merged, if that could save enough.
+    pub(super) merges: Option<&'a Plans<'a>>,
+    pub(super) cuts: &'a Cuts<'a>,
+    pub(super) keeps: &'a Keeps,
+}
 
 /// A changed program that was not ordered yet.
 struct PlannedProgram {
@@ -88,9 +97,9 @@ impl TriedPlan {
         let place = |recipe: &Recipe| {
             let of = recipe.members();
             let is_made_of = |source: &Source| match source.part {
-                Part::Merged => source.of == of,
+                Part::Merged if is_merge(recipe) => source.of == of,
                 Part::Piece { .. } => of.contains(&source.of[0]),
-                _ => false,
+                _ => recipe.kind() == RewriteKind::Keep && source.of.contains(&of[0]),
             };
             origin.ops.iter().position(|(_, source)| is_made_of(source))
         };
@@ -135,28 +144,55 @@ impl<'a> PlanSearch<'a> {
         self.best.take().map(TriedPlan::in_sequence)
     }
 
-    /// Tries plans of merges, and then of the best with cuts.
-    pub(super) fn run(&mut self, plans: Option<&Plans<'_>>, cuts: &Cuts<'_>) {
+    /// Tries plans of what is kept, then of merges on top of the best, and then of cuts.
+    pub(super) fn run(&mut self, choices: &Choices<'_>) {
+        let Choices { merges, cuts, keeps } = choices;
         let is_quick = self.request.task.effort == Effort::Quick;
-        match plans {
+        self.keep_results(keeps);
+        let kept = self.shorter();
+        match merges {
             Some(plans) if is_quick => {
                 let levels = LEVELS.iter().map(|&level| plans.recipes(&Levels::all(plans, level)));
-                let most = if cuts.is_empty() { QUICK_TRIALS } else { 1 };
-                self.consider_likely(levels.collect(), most);
+                let levels = levels.map(|merges| together(&kept, &merges)).collect();
+                let left = QUICK_TRIALS.saturating_sub(self.seen.len());
+                self.consider_likely(levels, if cuts.is_empty() { left } else { left.min(1) });
             }
-            Some(plans) => self.climb(plans),
+            Some(plans) => self.climb(plans, &kept),
             None => {}
         }
-        let shorter = self.best.as_ref().filter(|best| best.step_time() < self.step_time);
-        let merges = shorter.map_or(vec![], |best| best.recipes().to_vec());
+        let best = self.shorter();
         let splits = DEPTHS.iter().map(|&depth| cuts.recipes(depth));
         let splits = splits.filter(|splits| !splits.is_empty());
-        let both: Vec<Vec<Recipe>> = splits.map(|splits| together(&merges, &splits)).collect();
+        let both: Vec<Vec<Recipe>> = splits.map(|splits| together(&best, &splits)).collect();
         if is_quick {
             return self.consider_likely(both, QUICK_TRIALS.saturating_sub(self.seen.len()));
         }
         for plan in both {
             self.consider(plan, 2.0 / 3.0);
+        }
+    }
+
+    /// The recipes of the best plan, if it makes the step shorter.
+    fn shorter(&self) -> Vec<Recipe> {
+        let shorter = self.best.as_ref().filter(|best| best.step_time() < self.step_time);
+        shorter.map_or(vec![], |best| best.recipes().to_vec())
+    }
+
+    /// Tries to keep what fits into the free memory, then into less of it as long as that makes the
+    /// step shorter.
+    fn keep_results(&mut self, keeps: &Keeps) {
+        if self.request.task.effort == Effort::Quick {
+            return self.consider_likely(PARTS.map(|part| keeps.recipes(part)).to_vec(), 1);
+        }
+        let mut last: Option<Nanos> = None;
+        for part in PARTS {
+            let step = self.consider(keeps.recipes(part), 1.0 / 3.0);
+            if let (Some(last), Some(step)) = (last, step)
+                && step >= last
+            {
+                break;
+            }
+            last = step.or(last);
         }
     }
 
@@ -189,19 +225,20 @@ impl<'a> PlanSearch<'a> {
     }
 
     /// Tries merges: first all classes alike, then class by class.
-    fn climb(&mut self, plans: &Plans<'_>) {
+    fn climb(&mut self, plans: &Plans<'_>, kept: &[Recipe]) {
+        let on_top = |levels: &Levels| together(kept, &plans.recipes(levels));
         let mut best: Option<Levels> = None;
         let mut steps: Vec<(SizeLevel, Option<Nanos>)> = Vec::new();
         for level in LEVELS {
             if is_promising(level, &steps) {
                 let levels = Levels::all(plans, level);
-                steps.push((level, self.consider_levels(plans, levels, &mut best)));
+                steps.push((level, self.consider_levels(&on_top, levels, &mut best)));
             }
         }
         let shortest = steps.iter().filter_map(|(level, step)| Some((*level, (*step)?)));
         if let Some((level, _)) = shortest.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
             for near in level.near() {
-                self.consider_levels(plans, Levels::all(plans, near), &mut best);
+                self.consider_levels(&on_top, Levels::all(plans, near), &mut best);
             }
         }
         for class in plans.by_saving() {
@@ -213,7 +250,7 @@ impl<'a> PlanSearch<'a> {
                 ],
             };
             for other in others {
-                self.consider_levels(plans, other, &mut best);
+                self.consider_levels(&on_top, other, &mut best);
             }
         }
     }
@@ -221,7 +258,7 @@ impl<'a> PlanSearch<'a> {
     /// Tries the merges of levels, unless enough plans were tried; keeps them if they are the best.
     fn consider_levels(
         &mut self,
-        plans: &Plans<'_>,
+        recipes: &dyn Fn(&Levels) -> Vec<Recipe>,
         levels: Levels,
         best: &mut Option<Levels>,
     ) -> Option<Nanos> {
@@ -230,7 +267,7 @@ impl<'a> PlanSearch<'a> {
         }
         let known = self.best.as_ref().map(TriedPlan::step_time);
         let done = 1.0 / 3.0 + self.seen.len() as f64 / (3.0 * TRIALS as f64);
-        let step = self.consider(plans.recipes(&levels), done)?;
+        let step = self.consider(recipes(&levels), done)?;
         if self.best.as_ref().map(TriedPlan::step_time) != known {
             *best = Some(levels);
         }
@@ -398,14 +435,25 @@ fn is_promising(level: SizeLevel, tried: &[(SizeLevel, Option<Nanos>)]) -> bool 
     }
 }
 
-/// Merges and splits: what is split is not merged.
-fn together(merges: &[Recipe], splits: &[Recipe]) -> Vec<Recipe> {
-    let cut: BTreeSet<OpId> =
-        splits.iter().flat_map(|split| split.members().iter().copied()).collect();
-    let rest = |merge: &Recipe| {
-        let members = merge.members().iter().copied().filter(|op| !cut.contains(op)).collect();
-        Recipe::Merge { members }
+/// Recipes and more of them: what is split or left out is not merged.
+fn together(recipes: &[Recipe], more: &[Recipe]) -> Vec<Recipe> {
+    let all = || recipes.iter().chain(more);
+    let taken = |recipe: &Recipe| match recipe {
+        Recipe::Merge { .. } => Vec::new(),
+        Recipe::Split { members, .. } => members.clone(),
+        Recipe::Keep { members } => members[1..].to_vec(),
     };
-    let merges = merges.iter().map(rest).filter(|merge| merge.members().len() > 1);
-    merges.chain(splits.iter().cloned()).collect()
+    let taken: BTreeSet<OpId> = all().flat_map(taken).collect();
+    let rest = |recipe: &Recipe| match recipe {
+        Recipe::Merge { members } => {
+            let members = members.iter().copied().filter(|op| !taken.contains(op)).collect();
+            Recipe::Merge { members }
+        }
+        other => other.clone(),
+    };
+    all().map(rest).filter(|recipe| recipe.members().len() > 1 || !is_merge(recipe)).collect()
+}
+
+fn is_merge(recipe: &Recipe) -> bool {
+    recipe.kind() == RewriteKind::Merge
 }

@@ -64,6 +64,7 @@ fn merged_collective(members: &[MergeMember<'_>]) -> Option<Collective> {
     let (input, output) = (sum(|payload| payload.input)?, sum(|payload| payload.output)?);
     Some(Collective {
         payload: Payload { dtype: first.payload.dtype.clone(), input, output },
+        content: None,
         ..first.clone()
     })
 }
@@ -421,7 +422,8 @@ impl<'a> Merge<'a> {
             sources.push(draft.source);
         }
         let graph = Graph::new(Parts { ops, buffers, groups: graph.groups().clone() })?;
-        Ok(Rewritten { graph, origin: Origin { ops: sources, buffers: of_buffer } })
+        let origin = Origin { ops: sources, buffers: of_buffer, dropped: BTreeMap::new() };
+        Ok(Rewritten { graph, origin })
     }
 
     /// Who keeps each buffer alive, by draft.

@@ -7,6 +7,7 @@
 //! module.
 
 mod check;
+mod keep;
 mod merge;
 mod order;
 mod price;
@@ -15,6 +16,7 @@ mod split;
 
 use crate::origin::{Origin, Part};
 pub use check::{circle, mergeable};
+pub use keep::{Unkept, repeated};
 pub use price::{CopyCost, CostLine, Prices, TAIL};
 pub use rows::{Uncut, cuttable};
 use split::Cut;
@@ -23,7 +25,7 @@ use thiserror::Error;
 
 use crate::collective::CollectiveKind;
 use crate::graph::{Graph, GraphError};
-use crate::ids::{IdVec, OpId};
+use crate::ids::OpId;
 use crate::verify_rewrite::{RewriteViolation, verify_rewrite};
 
 /// A way to change a program.
@@ -43,6 +45,12 @@ pub enum Recipe {
         /// The number of pieces of each; at least two.
         pieces: u32,
     },
+    /// All-gathers that send the same values become one, the first: its result stays until the last
+    /// of their readers.
+    Keep {
+        /// The all-gathers; at least two.
+        members: Vec<OpId>,
+    },
 }
 
 /// The kinds of recipes.
@@ -52,17 +60,20 @@ pub enum RewriteKind {
     Merge,
     /// [`Recipe::Split`].
     Split,
+    /// [`Recipe::Keep`].
+    Keep,
 }
 
 impl RewriteKind {
     /// Every kind.
-    pub const ALL: [RewriteKind; 2] = [RewriteKind::Merge, RewriteKind::Split];
+    pub const ALL: [RewriteKind; 3] = [RewriteKind::Merge, RewriteKind::Split, RewriteKind::Keep];
 
     /// As options and reports call it.
     pub fn name(self) -> &'static str {
         match self {
             RewriteKind::Merge => "merge",
             RewriteKind::Split => "split",
+            RewriteKind::Keep => "keep",
         }
     }
 
@@ -78,13 +89,16 @@ impl Recipe {
         match self {
             Recipe::Merge { .. } => RewriteKind::Merge,
             Recipe::Split { .. } => RewriteKind::Split,
+            Recipe::Keep { .. } => RewriteKind::Keep,
         }
     }
 
     /// The operations of the old program that it changes.
     pub fn members(&self) -> &[OpId] {
         match self {
-            Recipe::Merge { members } | Recipe::Split { members, .. } => members,
+            Recipe::Merge { members }
+            | Recipe::Split { members, .. }
+            | Recipe::Keep { members } => members,
         }
     }
 
@@ -111,7 +125,7 @@ pub struct Rewritten {
 pub enum RewriteError {
     #[error("'{name}' is not a node of the graph")]
     UnknownNode { name: String },
-    #[error("a merge needs two or more collectives, and {count} was named")]
+    #[error("two or more collectives become one, and {count} was named")]
     TooFew { count: usize },
     #[error("'{member}' is named twice: an operation can be merged or cut once")]
     Twice { member: String },
@@ -135,6 +149,8 @@ pub enum RewriteError {
         "'{member}' hands its results out by '{through}': coalesced collectives cannot be merged again"
     )]
     HandsOut { member: String, through: String },
+    #[error("'{second}' does not repeat '{first}': {}", why.words())]
+    NotRepeated { first: String, second: String, why: Unkept },
     #[error("'{node}' cannot be cut into pieces: {}", why.words())]
     NotCut { node: String, why: Uncut },
     #[error("a split needs operations, and two or more pieces, not {pieces}")]
@@ -160,36 +176,72 @@ pub fn rewrite(
     Ok(rewritten)
 }
 
-/// Applies recipes, all of them to the graph as it is; the result is not proved yet.
+/// Applies recipes, all of them to the graph as it is; the result is not proved yet. What is kept
+/// comes first, then pieces, then merges, because each leaves less to the next.
 pub fn apply(
     graph: &Graph,
     recipes: &[Recipe],
     prices: &Prices<'_>,
 ) -> Result<Rewritten, RewriteError> {
+    let of_kind = |kind: RewriteKind| recipes.iter().filter(move |recipe| recipe.kind() == kind);
+    let unchanged = || Rewritten { graph: graph.clone(), origin: Origin::unchanged(graph) };
+    let mut stages = Stages { graph, so_far: None };
+    let sets: Vec<&[OpId]> = of_kind(RewriteKind::Keep).map(Recipe::members).collect();
+    if !sets.is_empty() {
+        stages.add(keep::keep(graph, &sets)?);
+    }
     let (mut cuts, mut sets) = (Vec::new(), Vec::new());
     for recipe in recipes {
         match recipe {
-            Recipe::Merge { members } => sets.push(members.clone()),
-            Recipe::Split { members, pieces } => cuts.push(Cut { members, pieces: *pieces }),
+            Recipe::Keep { .. } => {}
+            Recipe::Merge { members } => sets.push(members),
+            Recipe::Split { members, pieces } => cuts.push((stages.now(members)?, *pieces)),
         }
     }
-    if cuts.is_empty() {
-        return merge::merge(graph, &sets, prices);
+    if !cuts.is_empty() {
+        let cuts: Vec<Cut<'_>> =
+            cuts.iter().map(|(members, pieces)| Cut { members, pieces: *pieces }).collect();
+        stages.add(split::split(stages.graph(), &cuts, prices)?);
     }
-    let cut = split::split(graph, &cuts, prices)?;
-    if sets.is_empty() {
-        return Ok(cut);
+    if !sets.is_empty() {
+        let sets = sets.into_iter().map(|members| stages.now(members));
+        let sets = sets.collect::<Result<Vec<_>, _>>()?;
+        stages.add(merge::merge(stages.graph(), &sets, prices)?);
     }
-    let mut now: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
-    for (new, source) in cut.origin.ops.iter().filter(|(_, source)| source.part == Part::Kept) {
-        source.of.iter().for_each(|&old| now[old] = Some(new));
+    Ok(stages.so_far.unwrap_or_else(unchanged))
+}
+
+/// A program that is changed step by step.
+struct Stages<'a> {
+    graph: &'a Graph,
+    so_far: Option<Rewritten>,
+}
+
+impl Stages<'_> {
+    /// As it is now.
+    fn graph(&self) -> &Graph {
+        self.so_far.as_ref().map_or(self.graph, |rewritten| &rewritten.graph)
     }
-    for member in sets.iter_mut().flatten() {
-        let name = || graph.name(*member).to_owned();
-        *member = now[*member].ok_or_else(|| RewriteError::Twice { member: name() })?;
+
+    /// Operations of the first program in the present one; none may have been changed.
+    fn now(&self, members: &[OpId]) -> Result<Vec<OpId>, RewriteError> {
+        let Some(Rewritten { graph, origin }) = &self.so_far else { return Ok(members.to_vec()) };
+        let new = |&old: &OpId| {
+            let found = graph.find(self.graph.name(old));
+            let is_kept = |op: &OpId| origin.ops[*op].part == Part::Kept;
+            let twice = || RewriteError::Twice { member: self.graph.name(old).to_owned() };
+            found.filter(is_kept).ok_or_else(twice)
+        };
+        members.iter().map(new).collect()
     }
-    let merged = merge::merge(&cut.graph, &sets, prices)?;
-    Ok(Rewritten { graph: merged.graph, origin: cut.origin.then(&merged.origin) })
+
+    fn add(&mut self, next: Rewritten) {
+        let origin = match &self.so_far {
+            Some(before) => before.origin.then(&next.origin),
+            None => next.origin,
+        };
+        self.so_far = Some(Rewritten { graph: next.graph, origin });
+    }
 }
 
 /// Merges sets of collectives that are given by their names, and proves the result. A set may name

@@ -301,7 +301,7 @@ impl<'a> RowFinder<'a> {
     /// A matrix product. Its names include those of its operands' producers, which do not matter.
     fn product(&self, op: OpId) -> Result<RowCount, Uncut> {
         let names = self.graph.fused(op);
-        let has = |name: &str| names.iter().any(|one| one == name);
+        let has = |name: &str| names.iter().any(|one| operation(one) == name);
         if !PRODUCTS.iter().any(|name| has(name)) || has("bmm") || has("baddbmm") {
             return Err(Uncut::Operation);
         }
@@ -340,7 +340,7 @@ impl<'a> RowFinder<'a> {
     /// A fused kernel: elementwise, or with sums along rows.
     fn fused(&self, op: OpId) -> Result<RowCount, Uncut> {
         let names = self.graph.fused(op);
-        let is_in = |list: &[&str], name: &String| list.contains(&name.as_str());
+        let is_in = |list: &[&str], name: &String| list.contains(&operation(name));
         let is_known = |name: &String| is_in(&ELEMENTWISE, name) || is_in(&REDUCTIONS, name);
         if names.is_empty() || !names.iter().all(is_known) {
             return Err(Uncut::Operation);
@@ -351,7 +351,7 @@ impl<'a> RowFinder<'a> {
         };
         let in_pieces = self.read_sizes(op, true);
         // The operand of a lookup is read as a whole, so it is not one of the pieces.
-        let looks_up = names.iter().any(|name| name == "embedding");
+        let looks_up = names.iter().any(|name| operation(name) == "embedding");
         if looks_up && !self.read_sizes(op, false).iter().any(|&size| size != largest) {
             return Err(Uncut::Operation);
         }
@@ -367,6 +367,12 @@ impl<'a> RowFinder<'a> {
             _ => Err(Uncut::Sizes),
         }
     }
+}
+
+/// The operation that a node of a traced program does: the second `mul` is called `mul_1`.
+fn operation(name: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|one| one.is_ascii_digit());
+    name.rsplit_once('_').filter(|(_, number)| is_number(number)).map_or(name, |(of, _)| of)
 }
 
 /// The operations of a part whose rows are not those of most.

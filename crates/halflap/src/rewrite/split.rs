@@ -45,7 +45,7 @@ pub(super) fn split(
     let prices = prices.list(graph);
     let mut split = Splitting { graph, prices, cut_of, pieces, images: IdVec::default() };
     let mut parts = Parts { groups: graph.groups().clone(), ..Parts::default() };
-    let mut origin = Origin { ops: IdVec::default(), buffers: IdVec::default() };
+    let mut origin = Origin::default();
     split.add_buffers(&mut parts, &mut origin);
     split.add_ops(&mut parts, &mut origin)?;
     split.set_users(&mut parts, &origin);
@@ -216,6 +216,7 @@ impl Splitting<'_> {
                 output: piece.share(of.payload.output),
                 ..of.payload
             };
+            of.content = None;
             of
         });
         // A product needs all of its other operand; of everything else, a piece needs its rows.

@@ -10,8 +10,10 @@
 //! one kind, group, reduction and type, and none depends on another. Every value is computed from
 //! the same values, and lives until its last user. Or an operation was split into pieces: then
 //! these have its work between them, and if a piece reads only one piece of another result, it
-//! needs no other ([`rows`]). There is nothing else in the new program.
+//! needs no other ([`rows`]). Or it repeats another one, whose result stands in for its own
+//! ([`keep`]). There is nothing else in the new program.
 
+mod keep;
 mod pieces;
 mod rows;
 
@@ -69,12 +71,20 @@ pub enum RewriteViolation {
     WrongShares { node: String, what: &'static str },
     #[error("'{node}' is cut, and nothing shows that its rows are independent")]
     NotRows { node: String },
+    #[error("'{node}' is left out, and nothing shows that its stand-in has the same results")]
+    NotRepeated { node: String },
+    #[error("'{node}' may write to '{buffer}', whose content is to stay for others")]
+    MayWrite { node: String, buffer: String },
 }
 
 type Checked = Result<(), RewriteViolation>;
 
 /// Proves that a program computes what another does.
 pub fn verify_rewrite(before: &Graph, after: &Graph, origin: &Origin) -> Checked {
+    if !origin.dropped.is_empty() {
+        let without = keep::without_repeats(before, origin)?;
+        return verify_rewrite(&without.graph, after, &without.origin);
+    }
     let claims = Claims::read(before, after, origin)?;
     let judge = Judge { before, after, origin, claims };
     for set in judge.claims.sets.values() {

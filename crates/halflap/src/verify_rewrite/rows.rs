@@ -102,7 +102,7 @@ impl Component<'_> {
     }
 
     fn multiplies_rows(&self, op: OpId, axis: Option<Axis>) -> bool {
-        let is_called = |name: &str| self.graph.fused(op).iter().any(|one| one == name);
+        let is_called = |name: &str| self.graph.fused(op).iter().any(|one| unnumbered(one) == name);
         let work = self.graph.flops(op).map_or(0.0, |flops| flops.0);
         let &[made] = &self.made(op)[..] else { return false };
         if !(is_called("mm") || is_called("addmm")) || is_called("bmm") || is_called("baddbmm") {
@@ -127,7 +127,7 @@ impl Component<'_> {
     }
 
     fn maps_rows(&self, op: OpId, axis: Option<Axis>) -> bool {
-        let names: Vec<&str> = self.graph.fused(op).iter().map(String::as_str).collect();
+        let names: Vec<&str> = self.graph.fused(op).iter().map(|one| unnumbered(one)).collect();
         if names.is_empty() || !names.iter().all(|name| is_elementwise(name) || sums(name)) {
             return false;
         }
@@ -146,6 +146,12 @@ impl Component<'_> {
         (says_rows || !names.iter().any(|name| sums(name)))
             && small.all(|size| axis.is_some_and(|axis| one_each(size, axis)))
     }
+}
+
+/// Traced programs number their nodes, `add`, `add_1`, `add_2`, by what they do.
+fn unnumbered(name: &str) -> &str {
+    let short = name.trim_end_matches(|one: char| one.is_ascii_digit());
+    if short.len() < name.len() { short.strip_suffix('_').unwrap_or(name) } else { name }
 }
 
 fn sums(name: &str) -> bool {

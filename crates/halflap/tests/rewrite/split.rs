@@ -113,6 +113,19 @@ pub fn cut(graph: &Graph, names: &[&str], pieces: u32) -> Result<Rewritten, Rewr
 }
 
 #[test]
+fn nodes_of_traced_programs_have_numbers() {
+    let mut graph = json_of(&EXPERT);
+    for node in graph["nodes"].as_array_mut().unwrap() {
+        for op in node["ops"].as_array_mut().unwrap() {
+            *op = json!(format!("{}_12", op.as_str().unwrap()));
+        }
+    }
+    cut(&read(&graph), &REGION, 2).unwrap();
+    graph["nodes"][4]["ops"] = json!(["cumsum_1"]);
+    assert!(cut(&read(&graph), &REGION, 2).is_err());
+}
+
+#[test]
 fn a_region_between_exchanges_is_cut() {
     let graph = expert();
     let Rewritten { graph: new, origin } = cut(&graph, &REGION, 4).unwrap();

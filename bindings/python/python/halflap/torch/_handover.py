@@ -455,9 +455,17 @@ class Program:
             collective["kind"] = kind
         if (dtype := _dtype(given)) is not None:
             collective["dtype"] = dtype
+        if kind == "all_gather" and len(given) == 1 and given is layouts and len(parts) == 1:
+            collective["content"] = self._content(index, given[0])
         if opaque is None and (reduction := _reduction(kind, kernel)) is not None:
             collective["reduction"] = reduction
         return collective
+
+    def _content(self, index: int, layout: ir.Layout) -> str:
+        """A name for what a node sends: what it reads (an input or buffer that was written to has
+        another name), and which part of that."""
+        part = (layout.offset, layout.size, layout.stride, layout.dtype)
+        return " ".join([*sorted(self._reads[index]), *map(str, part)])
 
     def _is_collective(self, part: BaseSchedulerNode) -> bool:
         return self._traits_of(part).is_collective
