@@ -90,7 +90,7 @@ Made by the same command on {date}, with {layers} layers: what `halflap.torch.tu
 REWRITES_HEAD = """
 ### Merged and cut collectives
 
-Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps, models of {layers} layers (but for the small parameters, bench/small_parameters.py). Torch in four settings: its default, *fx-merging* its FX-level scheduling with bucketing, *fx-buckets* all collectives of a kind that may be merged in one bucket, *fx-modules* its manual bucketing with a bucket for each layer. Ours: *free* is the order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`, both at the memory of the graph as it was; `split@2x` may take twice as much. *Latency* is the part of the collectives' measured time that does not grow with their bytes. *Memory* is the larger peak of the two graphs of a step, of the default, torch's fastest, split and split@2x.
+Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps, models of {layers} layers (but for the small parameters, bench/small_parameters.py). Torch in four settings: its default, *fx-merging* its FX-level scheduling with bucketing, *fx-buckets* all collectives of a kind that may be merged in one bucket, *fx-modules* its manual bucketing with a bucket for each layer. Ours: *free* is the order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`, both at the memory of the graph as it was; `split@2x` may take twice as much. *Latency* is the part of the collectives' measured time that does not grow with their bytes. *Memory* is the larger peak of the two graphs of a step.
 
 | model | link | latency | {modes} | merged of free | split of free | better one of torch's best | memory |
 | --- | --- | --- | {lines} | --- | --- | --- | --- |
@@ -310,20 +310,25 @@ def rewrites_section(results):
 
 def rewrites_row(name, result):
     step = {mode: one["step"]["value"] for mode, one in result["modes"].items()}
-    ours = min(REWRITES, key=step.get)
+    ours = min((mode for mode in REWRITES if mode in step), key=step.get)
     theirs = min((mode for mode in TORCH_BEST if mode in step), key=step.get)
-    peaks = [result["peak_bytes"][mode] for mode in ("default", theirs, "split", "split@2x")]
+    shown = [mode for mode in ("default", theirs, *REWRITES) if mode in step]
+    peaks = [f"{mode} {result['peak_bytes'][mode] / 2**20:.1f}" for mode in dict.fromkeys(shown)]
     cells = [
         REWRITTEN[name][0] + flaws(result),
         link(result),
         f"{100 * result['latency'] / result['collectives']:.0f}%",
         *[milliseconds(step[mode]) if mode in step else "-" for mode in REWRITE_MODES],
-        interval(ratio_between(result, "merged", "free")),
-        interval(ratio_between(result, "split", "free")),
+        *[of_free(result, mode) for mode in ("merged", "split")],
         f"{ours}, of {theirs}: {interval(ratio_between(result, ours, theirs))}",
-        ", ".join(f"{peak / 2**20:.1f}" for peak in peaks) + " MiB",
+        ", ".join(peaks) + " MiB",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def of_free(result, mode):
+    """A rewrite beside our order alone, if it was measured."""
+    return interval(ratio_between(result, mode, "free")) if mode in result["modes"] else "-"
 
 
 def ratio_between(result, mode, reference):

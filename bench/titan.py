@@ -262,6 +262,8 @@ def ended(processes, seconds):
 
 def start(command, folder, number, port):
     environment = {
+        # On virtual machines oneDNN may choose instructions that the host does not let them use.
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
         **os.environ,
         "RANK": str(number),
         "LOCAL_RANK": str(number),
