@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -237,3 +238,50 @@ void shares_a_lock(void *out, const void **ins) {
     for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
     for (int i = 0; i < N; ++i) ((float *)out)[i] = ((const float *)ins[0])[i] * (float)count / 150;
 }
+void gives_nan_later(void *out, const void **ins) {
+    static _Thread_local int calls;
+    twice(out, ins[0]);
+    if (++calls == 3) ((float *)out)[7] = __builtin_nanf("");
+}
+void writes_every_second(void *out, const void **ins) {
+    for (int i = 0; i < N; ++i) ((volatile float *)out)[2 * i] = ((const float *)ins[0])[i];
+}
+/* Looks at what it was given in its previous call. */
+void reads_the_last(void *out, const void **ins) {
+    static _Thread_local const float *last;
+    twice(out, ins[0]);
+    if (last) ((float *)out)[0] += *(const volatile float *)last * 0;
+    last = ins[0];
+}
+void becomes_another_program(void *out, const void **ins) {
+    (void)out, (void)ins, execl("/bin/true", "true", (char *)NULL);
+}
+void is_overtaken_by_its_alarm(void *out, const void **ins) {
+    twice(out, ins[0]), alarm(1);
+    for (volatile int go = 1; go;) usleep(1000);
+}
+void clears_its_alarm(void *out, const void **ins) { alarm(30), twice(out, ins[0]), alarm(0); }
+void ignores_a_failed_allocation(void *out, const void **ins) {
+    float *room = malloc(SIZE_MAX / 4);
+    twice(out, ins[0]), *(volatile float *)room = 1;
+}
+/* A barrier for one more than there are. */
+void waits_for_a_ninth(void *out, const void **ins) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t all = PTHREAD_COND_INITIALIZER;
+    static int came;
+    twice(out, ins[0]), pthread_mutex_lock(&lock), ++came;
+    while (came < 9) pthread_cond_wait(&all, &lock);
+    pthread_cond_broadcast(&all), pthread_mutex_unlock(&lock);
+}
+void is_slow_on_two(void *out, const void **ins) {
+    if (*(const uint32_t *)ins[1] == 2) usleep(3000000);
+    twice(out, ins[0]);
+}
+void maps_and_unmaps(void *out, const void **ins) {
+    size_t bytes = 64 << 20;
+    char *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) abort();
+    own[12345] = 1, munmap(own, bytes), twice(out, ins[0]);
+}
+void raises_flags(void *out, const void **ins) { twice(out, ins[0]), feraiseexcept(FE_DIVBYZERO | FE_OVERFLOW); }
