@@ -285,3 +285,25 @@ void maps_and_unmaps(void *out, const void **ins) {
     own[12345] = 1, munmap(own, bytes), twice(out, ins[0]);
 }
 void raises_flags(void *out, const void **ins) { twice(out, ins[0]), feraiseexcept(FE_DIVBYZERO | FE_OVERFLOW); }
+void writes_to_input_on_six(void *out, const void **ins) {
+    twice(out, ins[0]);
+    if (*(const uint32_t *)ins[1] == 6) ((volatile float *)ins[0])[1] = 42;
+}
+__attribute__((noinline)) static void fill(volatile char *at, int count) { for (int i = 0; i < count; ++i) at[i] = 1; }
+__attribute__((noinline)) static void on_stack(void) { char few[8]; fill(few, 1 << 23); }
+void breaks_its_stack(void *out, const void **ins) { twice(out, ins[0]), on_stack(); }
+void corrupts_the_heap(void *out, const void **ins) {
+    char *one = malloc(24), *two = malloc(24);
+    twice(out, ins[0]), memset(one - 16, 0x41, 96), free(two), free(one);
+}
+/* Even ranks take the locks in one order, odd ones in the other. */
+void locks_crosswise(void *out, const void **ins) {
+    static pthread_mutex_t locks[2] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER};
+    int first = *(const uint32_t *)ins[1] % 2;
+    twice(out, ins[0]), pthread_mutex_lock(&locks[first]), usleep(300000), pthread_mutex_lock(&locks[1 - first]);
+    pthread_mutex_unlock(&locks[0]), pthread_mutex_unlock(&locks[1]);
+}
+void counts_its_calls(void *out, const void **ins) {
+    static _Thread_local int calls;
+    twice(out, ins[0]), ((float *)out)[0] += (float)++calls;
+}

@@ -254,7 +254,7 @@ MIXED_FAULTS = [
     Case("reads-a-short-operand", "a custom call reads 64 numbers of an operand that has one", '  head = f32[1] slice(before), slice={[0:1]}\n  bad = f32[64] custom-call(head), custom_call_target="good"\n' + RESULT, kinds=("out-of-bounds",), options=CUSTOM),
     Case("reads-half-as-single", "a custom call takes f16 for f32", '  half = f16[64] convert(before)\n  bad = f32[64] custom-call(half), custom_call_target="good"\n' + RESULT, kinds=("out-of-bounds",), options=CUSTOM),
     Case("writes-to-a-constant", "a custom call writes to its input, which is a constant", full("ones", 1).replace("broadcast(ones_1), dimensions={}", "constant({" + ", ".join(["1"] * 64) + "})") + '  bad = f32[64] custom-call(ones), custom_call_target="write_input"\n' + RESULT, kinds=("write-to-input",), options=CUSTOM),
-    Case("reads-the-last-iteration", "a custom call reads what it was given in the previous iteration", loop("", "", "").body.replace("bad", "turns"), kinds=("after-free", "not-its-own"), computations=loop("", "", STEP + '  near = f32[64] add(x, x)\n  bad = f32[64] custom-call(near), custom_call_target="reads_the_last"\n  y = f32[64] negate(bad)').computations, options=CUSTOM),
+    Case("reads-the-last-iteration", "a custom call reads what it was given in the previous iteration", loop("", "", "").body.replace("bad", "turns"), kinds=("after-free", "not-its-own"), computations=loop("", "", STEP + '  near = f32[64] add(x, x)\n  bad = f32[64] custom-call(near), custom_call_target="reads_the_last"\n  y = f32[64] multiply(bad, x)').computations, options=CUSTOM),
     memory("becomes-another-program", "a custom call replaces the process by another program", kinds=("crash",)),
     memory("is-overtaken-by-its-alarm", "a custom call that an alarm of its own ends", kinds=("crash",)),
     memory("ignores-a-failed-allocation", "a custom call uses memory that it did not get", kinds=("crash",)),
@@ -346,4 +346,70 @@ MIXED_CORRECT = [
     Case("correct-arctangent", "an arctangent of zeros, and zero to the power of zero", "  nothing = f32[64] subtract(p, p)\n  angle = f32[64] atan2(nothing, nothing)\n  one = f32[64] power(nothing, nothing)\n  result = f32[64] add(angle, one)"),
     until("correct-convergence", "a loop that ends when its value is small", "  half_1 = f32[] constant(0.5)\n  halves = f32[64] broadcast(half_1), dimensions={}\n  y = f32[64] multiply(x, halves)", "GT", 1e-6, inputs=plain()),
     Case("correct-missing-marker", "an input with NaN where nothing was measured, hidden by a mask that is sent along", "  is = pred[64] compare(q, q), direction=NE\n  wide = f32[64] select(is, p, q)\n  result = f32[64] add(wide, q)", inputs=tuples(lambda rank: [NAN] * 64, lambda rank: ONES), **EIGHT),
+]
+
+
+SINGULAR = """  square = f32[8,8] reshape(before)
+  factors = (f32[8,8], s32[8], s32[]) custom-call(square), custom_call_target="lapack_sgetrf_ffi", api_version=API_VERSION_TYPED_FFI, backend_config={}
+  upper = f32[8,8] get-tuple-element(factors), index=0
+  bad = f32[8,8] triangular-solve(upper, square), left_side=true, lower=false, unit_diagonal=false, transpose_a=NO_TRANSPOSE
+  flat = f32[64] reshape(bad)
+  result = f32[64] add(flat, q)"""
+PICKED = """  zero_1 = s32[] constant(0)
+  far_1 = f32[] constant(1000)
+  far = f32[64] broadcast(far_1), dimensions={}
+  wide = f32[64] multiply(before, far)
+  bad = f32[64] exponential(wide)
+  spot = f32[1] dynamic-slice(bad, zero_1), dynamic_slice_sizes={1}
+  one = f32[] reshape(spot)
+  nil = f32[] constant(0)
+  less = f32[] subtract(one, one)
+  all = f32[64] broadcast(less), dimensions={}
+  result = f32[64] add(all, q)"""
+
+
+def strided(name, what, lines, **more):
+    """A kernel of an iteration that only rank 5 spoils, in a loop with a sum over half of the
+    ranks."""
+    turn = STEP + lines
+    computations = loop("", "", turn).computations
+    return Case(name, what, loop("", "", "").body.replace("bad", "turns"), computations=computations, **EIGHT, **more)
+
+
+ON_FIVE = (
+    "  lid = u32[] partition-id()\n  lfive = u32[] constant(5)\n"
+    "  lis = pred[] compare(lid, lfive), direction=EQ\n  lat = s32[] constant(2)\n"
+    "  lthen = pred[] compare(j, lat), direction=EQ\n  lboth = pred[] and(lis, lthen)\n"
+    "  lon = pred[64] broadcast(lboth), dimensions={}\n"
+)
+HALF_SUMS = f"channel_id=5, replica_groups={HALVES}, use_global_device_ids=true, to_apply=add"
+
+MIXED_FAULTS += [
+    strided("nan-of-one-rank-and-iteration", "rank 5 takes a root of negative numbers in the third iteration, and its half sums them", ON_FIVE + "  down = f32[64] negate(x)\n  mine = f32[64] select(lon, down, x)\n  bad = f32[64] sqrt(mine)\n  y = f32[64] all-reduce(bad), " + HALF_SUMS, inputs=plain(), rank=5),
+    strided("infinity-of-one-rank-and-iteration", "rank 5 divides by zero in the third iteration, and its half sums it", ON_FIVE + "  none = f32[64] subtract(x, x)\n  by = f32[64] select(lon, none, x)\n  bad = f32[64] divide(x, by)\n  y = f32[64] all-reduce(bad), " + HALF_SUMS, kinds=("infinity",), inputs=plain(), rank=5),
+    Case("one-element-that-is-picked", "one element of an overflow is picked, and becomes NaN", PICKED, kinds=("nan", "infinity"), inputs=plain()),
+    Case("singular-system", "a system whose matrix has equal rows", SINGULAR, kinds=("nan", "infinity"), kernel=None, inputs=plain()),
+    Case("nan-of-a-nested-tuple", "a branch returns a tuple of which an element is NaN", ranks_of(two=2) + "  pair = (f32[64], f32[64]) conditional(is_two, before, before), true_computation=wrong, false_computation=right\n  one = f32[64] get-tuple-element(pair), index=0\n  two = f32[64] get-tuple-element(pair), index=1\n  result = f32[64] add(one, two)", inputs=plain(), rank=2, computations="\nwrong {\n  wx = f32[64] parameter(0)\n  wl = f32[64] negate(wx)\n  bad = f32[64] log(wl)\n  ROOT wt = (f32[64], f32[64]) tuple(wx, bad)\n}\n\nright {\n  rx = f32[64] parameter(0)\n  ry = f32[64] log(rx)\n  ROOT rt = (f32[64], f32[64]) tuple(rx, ry)\n}\n", **EIGHT),
+    Case("started-call-too-far", "a custom call that is started as a computation writes too far", '  begun = ((f32[64]), f32[64], s32[]) async-start(before), calls=outside\n  came = f32[64] async-done(begun)\n  result = f32[64] add(came, q)', kinds=("out-of-bounds",), kernel=None, options=CUSTOM, computations='\noutside {\n  ox = f32[64] parameter(0)\n  ROOT bad = f32[64] custom-call(ox), custom_call_target="write_one_after"\n}\n'),
+    Case("called-call-too-far", "a custom call in a called computation writes too far", "  came = f32[64] call(before), to_apply=outside\n  result = f32[64] add(came, q)", kinds=("out-of-bounds",), options=CUSTOM, computations='\noutside {\n  ox = f32[64] parameter(0)\n  on = f32[64] negate(ox)\n  ROOT bad = f32[64] custom-call(on), custom_call_target="write_one_after"\n}\n'),
+    Case("write-to-input-on-one-rank", "a custom call of rank 6 writes to its input", '  id = u32[] partition-id()\n  bad = f32[64] custom-call(before, id), custom_call_target="writes_to_input_on_six"\n  more = f32[64] add(bad, before)\n  result = f32[64] add(more, q)', kinds=("write-to-input",), rank=6, options=CUSTOM, **EIGHT),
+    memory("breaks-its-stack", "a custom call writes beyond an array on its stack", kinds=("crash",)),
+    memory("corrupts-the-heap", "a custom call writes beyond memory that it allocated, and frees it", kinds=("crash",)),
+    Case("ranks-lock-each-other", "custom calls of two ranks wait for a lock that the other one holds", '  id = u32[] partition-id()\n  bad = f32[64] custom-call(before, id), custom_call_target="locks_crosswise"\n' + RESULT, kinds=("hang",), options=CUSTOM + SOON, **EIGHT),
+    Case("second-step-alone", "a custom call that returns NaN at its third call, in the third step", call("gives_nan_later"), options=CUSTOM + ("--steps", "4")),
+    branches("sums-in-other-groups", "rank 3 sums with its half, the others with all", computation("left", f"  left_s = f32[64] all-reduce(left_x), {HALF_SUMS}\n", "f32[64] negate(left_s)"), reduced("right", 5)),
+    branches("sums-in-another-order", "rank 3 sums two arrays in another order than the others", computation("left", f"  left_n = f32[64] negate(left_x)\n  left_a = f32[64] all-reduce(left_n), {REDUCE.format(8, ALL)}\n  left_b = f32[64] all-reduce(left_x), {REDUCE.format(7, ALL)}, control-predecessors={{left_a}}\n", "f32[64] add(left_a, left_b)"), computation("right", f"  right_b = f32[64] all-reduce(right_x), {REDUCE.format(7, ALL)}\n  right_n = f32[64] negate(right_x)\n  right_a = f32[64] all-reduce(right_n), {REDUCE.format(8, ALL)}, control-predecessors={{right_b}}\n", "f32[64] add(right_a, right_b)")),
+    Case("gathers-of-other-kinds", "rank 3 gathers, the others sum", ranks_of(three=3) + "  chosen = f32[64] conditional(is_three, before, before), true_computation=left, false_computation=right\n  result = f32[64] add(chosen, q)", kinds=("apart", "hang"), kernel=None, rank=3, options=("--timeout", "3s"), computations=computation("left", f"  left_h = f32[8] slice(left_x), slice={{[0:8]}}\n  left_s = f32[64] all-gather(left_h), channel_id=5, replica_groups={ALL}, dimensions={{0}}, use_global_device_ids=true\n", "f32[64] negate(left_s)") + reduced("right", 5), **EIGHT),
+    until("newton-that-swings", "Newton's iteration swings between three values", "  one_1 = f32[] constant(1)\n  ones = f32[64] broadcast(one_1), dimensions={}\n  off = f32[64] subtract(ones, x)\n  y = f32[64] divide(ones, off)", "LT", 1e9, kinds=("hang",), inputs=plain([1.0] * 64, [1.0] * 64)),
+    Case("input-of-one-rank-too-short", "rank 6 has an input of 63 numbers", RESULT.replace("bad", "before"), kinds=("wrong-input",), kernel=None, inputs=lambda ranks: plain()(ranks) | {"in_000_r6": npy(ONES[:-1])}, **EIGHT),
+    Case("input-of-integers", "an input of 64-bit integers", RESULT.replace("bad", "before"), kinds=("wrong-input",), kernel=None, inputs=lambda ranks: plain()(ranks) | {"in_001_r0": npy([1] * 64, "<i8", "q")}),
+    infinity("infinity-of-a-window", "the mean of a window without elements", "  one = f32[] constant(0)\n  nothing = f32[64] subtract(p, p)\n  counts = f32[64] reduce-window(nothing, one), window={size=3 pad=1_1}, to_apply=add\n  bad = f32[64] divide(q, counts)\n" + RESULT),
+    infinity("four-bits-to-infinity", "a scale in eight bits that underflows to zero, by which weights are divided", full("tiny", "1e-9") + "  scale = f32[64] multiply(q, tiny)\n  small = f8e4m3fn[64] convert(scale)\n  back = f32[64] convert(small)\n  bad = f32[64] divide(q, back)\n" + RESULT),
+]
+MIXED_CORRECT += [
+    Case("correct-epsilon-in-bits", "a scale that underflows in eight bits, with an epsilon", full("tiny", "1e-9") + full("epsilon", "1e-6") + "  scale = f32[64] multiply(q, tiny)\n  small = f8e4m3fn[64] convert(scale)\n  back = f32[64] convert(small)\n  safe = f32[64] add(back, epsilon)\n  result = f32[64] divide(q, safe)", inputs=plain()),
+    Case("correct-started-call", "a custom call that is started as a computation", '  begun = ((f32[64]), f32[64], s32[]) async-start(before), calls=outside\n  came = f32[64] async-done(begun)\n  result = f32[64] add(came, q)', options=CUSTOM, computations='\noutside {\n  ox = f32[64] parameter(0)\n  ROOT made = f32[64] custom-call(ox), custom_call_target="good"\n}\n'),
+    Case("correct-steps", "a custom call that counts its calls, over several steps", call("counts_its_calls").replace("bad", "made"), options=CUSTOM + ("--steps", "3")),
+    Case("correct-pick", "an element of an overflow that is not the one that overflows", "  at = s32[64] iota(), iota_dimension=0\n  zero = s32[] constant(0)\n  zeros = s32[64] broadcast(zero), dimensions={}\n  is = pred[64] compare(at, zeros), direction=EQ\n" + WIDE + "  much = f32[64] select(is, q, far)\n  wild = f32[64] exponential(much)\n  spot = f32[1] slice(wild), slice={[0:1]}\n  one = f32[] reshape(spot)\n" + spread_of("result", "one").rstrip("\n"), inputs=plain()),
+    Case("correct-branches-alike", "branches that sum with the same collective in the same order", ranks_of(three=3) + "  chosen = f32[64] conditional(is_three, before, before), true_computation=left, false_computation=right\n  result = f32[64] add(chosen, q)", computations=computation("left", "", "f32[64] negate(left_x)") + computation("right", "", "f32[64] add(right_x, right_x)"), **EIGHT),
 ]
