@@ -30,7 +30,7 @@ from compare import build_halflap
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "programs"
 # Small ones, each with something that no other module of the tests has.
-TESTED = ["experts_all_to_all", "fourier", "linear_algebra", "generator_bits", "half_precision", "complex_numbers", "scatter_sums", "more_linear_algebra"]
+TESTED = ["experts_all_to_all", "fourier", "linear_algebra", "generator_bits", "half_precision", "complex_numbers", "scatter_sums", "more_linear_algebra", "schur_forms"]
 random = np.random.default_rng(11)
 START = random.bit_generator.state
 PROGRAMS = {}
@@ -246,6 +246,25 @@ def more_linear_algebra():
 
     c = (real(6, 6) + 1j * real(6, 6)).astype(np.complex64)
     return function, (real(6, 6), real(6, 2), c, real(3, 6) + np.array([[0], [3], [0]], np.float32))
+
+
+@program(relative=1e-3, absolute=1e-4)
+def schur_forms():
+    def function(a, c, batch):
+        form, vectors = jax.scipy.linalg.schur(a)
+        complex_form, complex_vectors = jax.scipy.linalg.schur(c)
+        several = jax.vmap(lambda one: jax.scipy.linalg.schur(one, output="complex")[0])(batch)
+        s, h = a @ a.T, c @ c.conj().T
+        return (
+            vectors @ form @ vectors.T, vectors @ vectors.T, jnp.sort(jnp.diag(form)), jnp.tril(form, -2),
+            complex_vectors @ complex_form @ complex_vectors.conj().T, jnp.tril(complex_form, -1),
+            jnp.sort(jnp.abs(jnp.diagonal(several, axis1=1, axis2=2))), jax.scipy.linalg.sqrtm(s + jnp.eye(6)),
+            *(jnp.abs(part) for part in lax.linalg.tridiagonal(s, lower=False)[1:3]),
+            *(jnp.abs(part) for part in lax.linalg.tridiagonal(h, lower=False)[1:3]),
+        )
+
+    c = (real(6, 6) + 1j * real(6, 6)).astype(np.complex64)
+    return function, (real(6, 6), c, real(3, 5, 5))
 
 
 @program()

@@ -613,12 +613,16 @@ impl<'m> FormulaBuilder<'m> {
                 Routine::MultiplyBy { is_left: flag("left")?, is_conjugated: flag("transpose")? }
             }
             "gehrd" => Routine::Hessenberg,
-            "sytrd" | "hetrd" if is_lower()? => Routine::Tridiagonal,
+            "sytrd" | "hetrd" => Routine::Tridiagonal { is_lower: is_lower()? },
             "syevd" | "heevd" => Routine::Eigen { is_lower: is_lower()? },
             "geev" => Routine::General {
                 has_left: letter("compute_left")? == 'V',
                 has_right: letter("compute_right")? == 'V',
             },
+            // Eigenvalues in the order in which they are found.
+            "gees" if letter("sort")? == 'N' => {
+                Routine::Schur { has_vectors: letter("mode")? == 'V' }
+            }
             "gesdd" | "gesvd" => Routine::Singular { has_vectors: letter("mode")? != 'N' },
             "gtsv" => Routine::Diagonals,
             "trsm" => {

@@ -207,12 +207,14 @@ pub(super) enum Routine {
     MultiplyBy { is_left: bool, is_conjugated: bool },
     /// `gehrd`
     Hessenberg,
-    /// `sytrd`, of a lower triangle.
-    Tridiagonal,
+    /// `sytrd`
+    Tridiagonal { is_lower: bool },
     /// `syevd`
     Eigen { is_lower: bool },
     /// `geev`
     General { has_left: bool, has_right: bool },
+    /// `gees`
+    Schur { has_vectors: bool },
     /// `gesdd` and `gesvd`
     Singular { has_vectors: bool },
     /// `gtsv`
@@ -237,8 +239,10 @@ impl Routine {
             Routine::Eliminate | Routine::Eigen { .. } | Routine::Hessenberg => 3,
             Routine::Reflect { is_pivoted: true } => 3,
             Routine::General { .. } if is_complex => 4,
-            Routine::Singular { .. } | Routine::Tridiagonal | Routine::Diagonals => 5,
+            Routine::Singular { .. } | Routine::Tridiagonal { .. } | Routine::Diagonals => 5,
             Routine::General { .. } => 5,
+            Routine::Schur { .. } if is_complex => 5,
+            Routine::Schur { .. } => 6,
         }
     }
 }

@@ -29,7 +29,7 @@ impl Schur<'_> {
         let mut left = n;
         let mut steps = 0;
         while left > 1 {
-            let first = self.block(left);
+            let first = self.t.last_block(left);
             if first + 1 == left {
                 (left, steps) = (left - 1, 0);
             } else if steps == STEPS {
@@ -38,19 +38,6 @@ impl Schur<'_> {
                 steps += 1;
                 let shift = self.shift(left, steps);
                 self.step(first..left, shift);
-            }
-        }
-        0
-    }
-
-    /// The start of the last block that ends at a row: above it the subdiagonal is negligible.
-    fn block(&mut self, end: usize) -> usize {
-        for row in (1..end).rev() {
-            let around =
-                self.t[(row, row)].sum_of_sizes() + self.t[(row - 1, row - 1)].sum_of_sizes();
-            if self.t[(row, row - 1)].sum_of_sizes() <= f64::EPSILON * around {
-                self.t[(row, row - 1)] = ComplexNumber::zero();
-                return row;
             }
         }
         0

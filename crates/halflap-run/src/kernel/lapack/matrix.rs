@@ -24,8 +24,8 @@ impl<T> std::ops::IndexMut<(usize, usize)> for Matrix<'_, T> {
 /// A rotation in a plane.
 #[derive(Clone, Copy)]
 pub(super) struct Rotation {
-    cos: f64,
-    sin: f64,
+    pub(super) cos: f64,
+    pub(super) sin: f64,
 }
 
 impl Rotation {
@@ -46,6 +46,19 @@ impl Rotation {
 impl<T: MatrixNumber> Matrix<'_, T> {
     pub(super) fn rows(&self) -> usize {
         self.of.len() / self.columns.max(1)
+    }
+
+    /// The start of the last block that ends at a row: above it the subdiagonal is negligible, and
+    /// made zero.
+    pub(super) fn last_block(&mut self, end: usize) -> usize {
+        for row in (1..end).rev() {
+            let around = self[(row, row)].sum_of_sizes() + self[(row - 1, row - 1)].sum_of_sizes();
+            if self[(row, row - 1)].sum_of_sizes() <= f64::EPSILON * around {
+                self[(row, row - 1)] = T::zero();
+                return row;
+            }
+        }
+        0
     }
 
     pub(super) fn set_identity(&mut self) {

@@ -11,10 +11,12 @@
 //! | `factors` | factors, and systems that they solve |
 //! | `spectra` | eigenvalues of symmetric matrices, and singular values |
 //! | `general` | eigenvalues of all others |
+//! | `real_schur` | Schur forms of real matrices |
 
 mod factors;
 mod general;
 mod matrix;
+mod real_schur;
 mod scalar;
 mod spectra;
 
@@ -31,6 +33,7 @@ use factors::{
 };
 use general::{Schur, in_pairs};
 use matrix::Matrix;
+use real_schur::RealSchur;
 use scalar::MatrixNumber;
 use spectra::{complete, eigen, singular};
 
@@ -233,7 +236,7 @@ impl OneOfBatch<'_> {
                     self.read(1, factors);
                     multiply_reflections(&mut a, factors);
                 }
-                Routine::Hessenberg | Routine::Tridiagonal => self.condense(&mut a, memory),
+                Routine::Hessenberg | Routine::Tridiagonal { .. } => self.condense(&mut a, memory),
                 Routine::Eigen { is_lower } => {
                     let mut vectors = Matrix { of: take(&mut memory, rows * columns), columns };
                     let values = take(&mut memory, columns);
@@ -245,7 +248,7 @@ impl OneOfBatch<'_> {
                 Routine::Singular { has_vectors } => self.singular(&mut a, memory, has_vectors),
                 Routine::Diagonals => return self.diagonals(&mut a, memory),
                 Routine::MultiplyBy { .. } => return self.multiply(&a, memory),
-                Routine::General { .. } => return,
+                Routine::General { .. } | Routine::Schur { .. } => return,
             }
             self.write(0, a.of.iter().copied());
         }
@@ -263,17 +266,28 @@ impl OneOfBatch<'_> {
                 self.write(1, factors.iter().copied());
                 return self.write_info(2, 0);
             }
+            // An upper triangle is a lower one, in reverse.
+            let is_upper = self.lapack.routine == Routine::Tridiagonal { is_lower: false };
+            if is_upper {
+                a.of.reverse();
+            }
             let given = take(&mut memory, side * side);
             given.copy_from_slice(a.of);
             tridiagonal(a, factors);
-            self.write(1, (0..side).map(|at| a[(at, at)]));
-            self.write(2, (1..side).map(|at| a[(at, at - 1)]));
-            self.write(3, factors.iter().copied());
-            self.write_info(4, 0);
             // The part above the diagonal is unchanged.
             for (row, column) in factors::below_diagonal(side) {
                 a[(column, row)] = given[column * side + row];
             }
+            let mut beside: Vec<T> = (1..side).map(|at| a[(at, at - 1)]).collect();
+            if is_upper {
+                a.of.reverse();
+                factors.reverse();
+                beside.reverse();
+            }
+            self.write(1, (0..side).map(|at| a[(at, at)]));
+            self.write(2, beside.into_iter());
+            self.write(3, factors.iter().copied());
+            self.write_info(4, 0);
         }
     }
 
@@ -380,6 +394,66 @@ impl OneOfBatch<'_> {
 
     /// # Safety
     /// See [`KernelStage::run`].
+    unsafe fn schur(&self, mut memory: &mut [Complex<f64>]) {
+        let side = self.lapack.columns;
+        let mut next = |len: usize| take(&mut memory, len);
+        let (t, q) = (next(side * side), next(side * side));
+        let factors = next(side.saturating_sub(1));
+        // SAFETY: the caller's promise.
+        unsafe { self.read(0, t) };
+        let mut schur =
+            Schur { t: Matrix { of: t, columns: side }, q: Matrix { of: q, columns: side } };
+        let info = schur.find(factors);
+        for (row, column) in factors::below_diagonal(side) {
+            schur.t[(row, column)] = Complex::zero();
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.write_form(&schur.t, &schur.q);
+            self.write(2, (0..side).map(|at| schur.t[(at, at)]));
+            self.write_info(3, 0);
+            self.write_info(4, info);
+        }
+    }
+
+    /// # Safety
+    /// See [`KernelStage::run`].
+    unsafe fn real_schur(&self, mut memory: &mut [f64]) {
+        let side = self.lapack.columns;
+        let mut next = |len: usize| take(&mut memory, len);
+        let (t, q) = (next(side * side), next(side * side));
+        let factors = next(side.saturating_sub(1));
+        // SAFETY: the caller's promise.
+        unsafe { self.read(0, t) };
+        let mut schur =
+            RealSchur { t: Matrix { of: t, columns: side }, q: Matrix { of: q, columns: side } };
+        let info = schur.find(factors);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.write_form(&schur.t, &schur.q);
+            self.write(2, (0..side).map(|at| schur.t[(at, at)]));
+            self.write(3, (0..side).map(|at| schur.imaginary(at)));
+            self.write_info(4, 0);
+            self.write_info(5, info);
+        }
+    }
+
+    /// A Schur form, and its vectors if they are wanted.
+    ///
+    /// # Safety
+    /// See [`KernelStage::run`].
+    unsafe fn write_form<T: Computed>(&self, t: &Matrix<'_, T>, q: &Matrix<'_, T>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.write(0, t.of.iter().copied());
+            if self.lapack.routine == (Routine::Schur { has_vectors: true }) {
+                self.write(1, q.of.iter().copied());
+            }
+        }
+    }
+
+    /// # Safety
+    /// See [`KernelStage::run`].
     unsafe fn general(&self, mut memory: &mut [Complex<f64>]) {
         let Routine::General { has_left, has_right } = self.lapack.routine else { return };
         let side = self.lapack.columns;
@@ -437,11 +511,16 @@ impl KernelStage for Lapack {
                         let memory = std::slice::from_raw_parts_mut(local.cast(), len);
                         match self.routine {
                             Routine::General { .. } => one.general(memory),
+                            Routine::Schur { .. } => one.schur(memory),
                             _ => one.run::<Complex<f64>>(memory),
                         }
                     }
                     false => {
-                        one.run::<f64>(std::slice::from_raw_parts_mut(local.cast(), len));
+                        let memory = std::slice::from_raw_parts_mut(local.cast(), len);
+                        match self.routine {
+                            Routine::Schur { .. } => one.real_schur(memory),
+                            _ => one.run::<f64>(memory),
+                        }
                     }
                 }
             }
