@@ -90,9 +90,11 @@ pub(super) fn assumed(module: &Module) -> Option<Assumed> {
             along = Along::Partitions;
         }
         let text = KEYS.iter().find_map(|key| module.attribute(instr, key));
-        let Some(text) = text.or_else(|| message_text(module, instr)) else { continue };
-        let meaning = meaning(module, instr);
         let group = shared_among(module, instr);
+        // Without replica groups all devices are in one.
+        let text = text.or_else(|| message_text(module, instr)).or(group.map(|_| ""));
+        let Some(text) = text else { continue };
+        let meaning = meaning(module, instr);
         if group.is_none() && !known.insert((meaning, text)) {
             continue;
         }
@@ -131,7 +133,9 @@ fn named(text: &str) -> u64 {
 /// do not say.
 fn shared_among(module: &Module, instr: InstrId) -> Option<u64> {
     let instruction = module.instruction(instr);
-    let is_split = matches!(instruction.opcode.begun(), Opcode::AllGather | Opcode::ReduceScatter);
+    if !matches!(instruction.opcode.begun(), Opcode::AllGather | Opcode::ReduceScatter) {
+        return None;
+    }
     let is_start = instruction.opcode.phase() == Some(Phase::Start);
     let result = if is_start { instruction.shape.parts().get(1)? } else { &instruction.shape };
     let first = |shape: &Shape| {
@@ -141,7 +145,7 @@ fn shared_among(module: &Module, instr: InstrId) -> Option<u64> {
     };
     let sizes = [first(module.operand_shape(module.operands(instr).first()?))?, first(result)?];
     let (least, most) = (sizes[0].min(sizes[1]), sizes[0].max(sizes[1]));
-    (is_split && least > 0).then(|| most / least)
+    most.checked_div(least)
 }
 
 /// What the numbers in replica groups mean.

@@ -273,6 +273,8 @@ fn devices_that_the_text_does_not_count() {
     let permute = "f32[8] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,0}}";
     assert_eq!(devices("", permute), of(1, 2));
     assert_eq!(devices("", "f32[32] all-gather(p), dimensions={0}, replica_groups={}"), of(4, 1));
+    assert_eq!(devices("", "f32[32] all-gather(p), dimensions={0}"), of(4, 1));
+    assert_eq!(devices("", "f32[8] negate(p)"), of(1, 1));
     assert_eq!(devices("", &format!("{reduce}{{{{0,4294967295}}}}")), of(1, 1));
     assert_eq!(devices(", num_partitions=4", permute), None);
     let module = |groups: &str| {
