@@ -13,6 +13,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
 
 from cases import CASES, CORRECT  # noqa: E402
 from command import HALFLAP  # noqa: E402
+from mixed import MIXED_CORRECT, MIXED_FAULTS  # noqa: E402
 from others import OTHER_CORRECT, OTHER_FAULTS  # noqa: E402
 from spread import FAULTS, HARMLESS  # noqa: E402
 from steps import STEP_CORRECT, STEP_FAULTS  # noqa: E402
@@ -20,7 +21,7 @@ from walk import build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py) and [others.py](../tests/faults/others.py), each run {times} times on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank, `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py` regenerates this page.
+What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py), [others.py](../tests/faults/others.py) and [mixed.py](../tests/faults/mixed.py), each run {times} on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank, `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py` regenerates this page.
 
 | fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -88,11 +89,12 @@ def main():
     parser.add_argument(
         "--spread",
         action="store_true",
-        help="only those of tests/faults/spread.py, steps.py and others.py",
+        help="only those of tests/faults/spread.py, steps.py, others.py and mixed.py",
     )
     parser.add_argument("-o", "--output", default=str(ROOT / "docs" / "faults.md"))
     args = parser.parse_args()
-    cases, correct = FAULTS + STEP_FAULTS + OTHER_FAULTS, HARMLESS + STEP_CORRECT + OTHER_CORRECT
+    cases = FAULTS + STEP_FAULTS + OTHER_FAULTS + MIXED_FAULTS
+    correct = HARMLESS + STEP_CORRECT + OTHER_CORRECT + MIXED_CORRECT
     if not args.spread:
         cases, correct = CASES + cases, CORRECT + correct
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +108,7 @@ def main():
         wrongly, runs = alarms(correct, args.times, library)
     foot = f"\nThe correct modules raised {wrongly} alarms in {runs} walks.\n"
     pathlib.Path(args.output).write_text(
-        HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot
+        HEAD.format(times="once" if args.times == 1 else f"{args.times} times") + "\n".join(rows) + "\n" + foot
     )
     walks = args.times * sum(len(case.ranks) for case in cases)
     print(

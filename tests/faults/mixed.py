@@ -259,7 +259,6 @@ MIXED_FAULTS = [
     memory("is-overtaken-by-its-alarm", "a custom call that an alarm of its own ends", kinds=("crash",)),
     memory("ignores-a-failed-allocation", "a custom call uses memory that it did not get", kinds=("crash",)),
     Case("waits-for-a-ninth", "custom calls of eight ranks wait for a ninth", call("waits_for_a_ninth"), kinds=("hang",), options=CUSTOM + SOON, **EIGHT),
-    Case("reads-what-was-allocated", "half of an allocated array is written, and all of it is read", ROOM + "  half = f32[32] slice(before), slice={[0:32]}\n  filled = f32[64] dynamic-update-slice(room, half, z)\n  result = f32[64] add(filled, q)", kinds=("uninitialised",), kernel=None),
     # Ranks that differ.
     branches("sums-of-other-shapes", "rank 3 sums 32 numbers, the others 64", computation("left", PART, "f32[64] pad(left_s, left_z), padding=0_32"), reduced("right", 5)),
     branches("sums-of-other-types", "rank 3 sums bf16, the others f32", computation("left", NARROW, "f32[64] convert(left_s)"), reduced("right", 5)),
@@ -413,3 +412,7 @@ MIXED_CORRECT += [
     Case("correct-pick", "an element of an overflow that is not the one that overflows", "  at = s32[64] iota(), iota_dimension=0\n  zero = s32[] constant(0)\n  zeros = s32[64] broadcast(zero), dimensions={}\n  is = pred[64] compare(at, zeros), direction=EQ\n" + WIDE + "  much = f32[64] select(is, q, far)\n  wild = f32[64] exponential(much)\n  spot = f32[1] slice(wild), slice={[0:1]}\n  one = f32[] reshape(spot)\n" + spread_of("result", "one").rstrip("\n"), inputs=plain()),
     Case("correct-branches-alike", "branches that sum with the same collective in the same order", ranks_of(three=3) + "  chosen = f32[64] conditional(is_three, before, before), true_computation=left, false_computation=right\n  result = f32[64] add(chosen, q)", computations=computation("left", "", "f32[64] negate(left_x)") + computation("right", "", "f32[64] add(right_x, right_x)"), **EIGHT),
 ]
+
+# What scripts/test runs of them; scripts/nightly runs all.
+MIXED_SAMPLE = {"infinity-in-strided-groups", "infinity-in-a-wrapped-reduce-scatter", "infinity-along-a-ring", "factor-that-failed", "reads-half-as-single", "reads-the-last-iteration", "sums-of-other-types", "one-iteration-more", "never-converges", "nan-that-never-passes", "infinity-of-one-rank-and-iteration", "started-call-too-far", "newton-that-swings", "input-of-one-rank-missing"}
+MIXED_CORRECT_SAMPLE = {"correct-sum-of-logarithms", "correct-groups-apart", "correct-convergence", "correct-unfilled-cache", "correct-started-call"}

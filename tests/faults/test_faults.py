@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from cases import CASES, CORRECT, CUSTOM, Case, text
 from command import HALFLAP, ROOT, run
+from mixed import MIXED_CORRECT, MIXED_CORRECT_SAMPLE, MIXED_FAULTS, MIXED_SAMPLE
 from others import CORRECT_SAMPLE, OTHER_CORRECT, OTHER_FAULTS, SAMPLE
 from spread import FAULTS, HARMLESS
 from steps import STEP_CORRECT, STEP_FAULTS
@@ -23,11 +24,12 @@ def each(cases):
 
 
 def test_there_are_enough():
-    faults = CASES + FAULTS + STEP_FAULTS + OTHER_FAULTS
-    names = [case.name for case in faults + CORRECT + HARMLESS + STEP_CORRECT + OTHER_CORRECT]
+    faults = CASES + FAULTS + STEP_FAULTS + OTHER_FAULTS + MIXED_FAULTS
+    correct = CORRECT + HARMLESS + STEP_CORRECT + OTHER_CORRECT + MIXED_CORRECT
+    names = [case.name for case in faults + correct]
     assert len(CASES) >= 30 and len(set(names)) == len(names)
     assert len(STEP_FAULTS + OTHER_FAULTS) >= 60 and len(STEP_CORRECT + OTHER_CORRECT) >= 30
-    assert SAMPLE | CORRECT_SAMPLE <= set(names)
+    assert SAMPLE | CORRECT_SAMPLE | MIXED_SAMPLE | MIXED_CORRECT_SAMPLE <= set(names)
 
 
 def on_fewest(cases):
@@ -38,14 +40,14 @@ def of_sample(cases, names):
     return on_fewest([case for case in cases if case.name in names])
 
 
-@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS) + of_sample(OTHER_FAULTS, SAMPLE))
+@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS) + of_sample(OTHER_FAULTS, SAMPLE) + of_sample(MIXED_FAULTS, MIXED_SAMPLE))
 def test_fault_is_found(case, ranks, library):
     answer = debug(HALFLAP, case, ranks, library)
     assert wrong(case, answer) is None
     assert shows_as_said(answer), answer[1]["finding"]["shows_again_words"]
 
 
-@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT) + of_sample(OTHER_CORRECT, CORRECT_SAMPLE))
+@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT) + of_sample(OTHER_CORRECT, CORRECT_SAMPLE) + of_sample(MIXED_CORRECT, MIXED_CORRECT_SAMPLE))
 def test_no_alarm(case, ranks, library):
     code, report, errors, _ = debug(HALFLAP, case, ranks, library)
     assert (code, report and report["finding"]) == (0, None), errors
@@ -170,6 +172,21 @@ def test_a_fault_in_a_loop_comes_with_its_iteration(library):
 def test_a_rank_that_diverges_comes_with_what_it_does_instead(library):
     finding = found("skips-collective", 8, library)["finding"]
     assert (finding["kernel"], finding["rank"], finding["stray"]["collective"]) == ("other", 1, "third")
+    assert finding["computation"] == finding["stray"]["computation"] == "main"
+    assert finding["step"] < finding["stray"]["step"]
+
+
+def test_the_sender_of_a_message_is_blamed(tmp_path):
+    case = next(case for case in OTHER_FAULTS if case.name == "nan-along-a-chain")
+    module, inputs = tmp_path / "module.txt", tmp_path / "inputs"
+    module.write_text(text(case, 8))
+    inputs.mkdir()
+    for name, data in case.inputs(8).items():
+        (inputs / f"{name}.npy").write_bytes(data)
+    for fusing in ([], ["--no-fuse"]):
+        command = [HALFLAP, "run", str(module), "--inputs", str(inputs), "--nan-asserts", *fusing]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "rank 2: kernel" in done.stderr, done.stderr
 
 
 CLAMPED = """HloModule m

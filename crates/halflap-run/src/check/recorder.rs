@@ -339,11 +339,16 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
     let before = index
         .checked_sub(1)
         .and_then(|index| others[0].at(index))
-        .map(|record| record.name.as_str());
+        .filter(|record| record.name == own.name);
     let after = others[0].at(index + 1).map(|record| record.name.as_str());
     let what = match () {
-        () if before == Some(&own.name) && after.is_none_or(|after| after == right_here) => {
-            format!("it reached '{}' twice", own.name)
+        () if let Some(before) = before
+            && after.is_none_or(|after| after == right_here) =>
+        {
+            match before.iteration == own.iteration {
+                true => format!("it reached '{}' twice", own.name),
+                false => format!("it runs another iteration, with '{}'", own.name),
+            }
         }
         () if next == Some(&own.name) && after == Some(right_here) => {
             format!("it reached '{right_here}' and '{}' in the opposite order", own.name)
@@ -364,9 +369,8 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
         own.words(),
         expected.map_or(format!("'{right_here}'"), Record::words),
     );
-    let source = expected.and_then(|record| record.source.clone());
-    let stray = Some(stray(own, expected));
-    Some(Account { ranks, collective: right_here.to_owned(), source, stray, text })
+    let found = Found { ranks, name: right_here, record: expected };
+    Some(found.account(Some(stray(own, expected)), text))
 }
 
 /// The ranks that have not reached the collective that others wait in.
@@ -403,8 +407,7 @@ fn behind(flights: &[Flight], index: usize) -> Option<Account> {
         if ranks.len() == 1 { "it".to_owned() } else { format!("rank {}", one.rank) },
         one.last(),
     );
-    let (collective, source) = (record.name.clone(), record.source.clone());
-    Some(Account { ranks, collective, source, stray: None, text })
+    Some(Found { ranks, name: &record.name, record: Some(record) }.account(None, text))
 }
 
 /// Ranks that reached a collective that no other rank reaches.
@@ -416,14 +419,29 @@ fn one_too_many(flights: &[&Flight], index: usize) -> Account {
         "{} reached {words} as collective {index}, which is one too many: there are {index}",
         named(&ranks)
     );
-    let collective = record.map_or(String::new(), |record| record.name.clone());
-    let stray = record.map(|record| stray(record, None));
-    Account {
-        ranks,
-        collective,
-        source: record.and_then(|record| record.source.clone()),
-        stray,
-        text,
+    let name = record.map_or("", |record| &record.name);
+    Found { ranks, name, record }.account(record.map(|record| stray(record, None)), text)
+}
+
+/// The ranks that an account is about, and the collective.
+struct Found<'a> {
+    ranks: Vec<usize>,
+    name: &'a str,
+    /// As a rank has recorded it, if one has.
+    record: Option<&'a Record>,
+}
+
+impl Found<'_> {
+    fn account(self, stray: Option<Stray>, text: String) -> Account {
+        Account {
+            ranks: self.ranks,
+            collective: self.name.to_owned(),
+            source: self.record.and_then(|record| record.source.clone()),
+            place: self.record.map(|record| record.place.clone()),
+            iteration: self.record.map_or(Vec::new(), |record| record.iteration.clone()),
+            stray,
+            text,
+        }
     }
 }
 

@@ -68,8 +68,26 @@ impl LoopLimits {
     }
 }
 
-/// How often the values that decide are compared.
+/// How often the values that decide are looked at, and for how long they are compared then.
 const COMPARED: Duration = Duration::from_millis(50);
+/// The most iterations after which it is seen that values repeat.
+const LONGEST: u32 = 64;
+
+/// Why a loop is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GivenUp {
+    /// What its condition depends on is as it was this many iterations ago.
+    Repeats(u32),
+    TookTooLong,
+}
+
+/// Values that decide, with which those of later iterations are compared.
+struct Remembered {
+    values: Vec<Vec<u8>>,
+    since: Instant,
+    /// How many iterations ago.
+    age: u32,
+}
 
 /// How long a loop has run.
 pub(super) struct LoopClock {
@@ -79,8 +97,8 @@ pub(super) struct LoopClock {
     limits: LoopLimits,
     /// When to examine the deciding values next.
     next: Instant,
-    /// The deciding values of the previous iteration, if this one is to be compared.
-    before: Option<Vec<Vec<u8>>>,
+    /// The values that this iteration's are compared with.
+    before: Option<Remembered>,
 }
 
 impl LoopClock {
@@ -93,20 +111,31 @@ impl LoopClock {
         now >= self.next || self.before.is_some()
     }
 
-    /// Whether the loop is given up, and if so whether it is proven that it never ends: an
-    /// iteration changed nothing that its condition depends on.
-    pub(super) fn judge(&mut self, now: Instant, values: Option<Vec<Vec<u8>>>) -> Option<bool> {
-        match self.before.take() {
-            Some(before) if values.as_ref() == Some(&before) => return Some(true),
-            Some(_) => self.next = now + COMPARED,
-            None => self.before = values,
+    /// Whether the loop is given up, and why. It never ends if everything that its condition
+    /// depends on is as it was some iterations ago.
+    pub(super) fn judge(&mut self, now: Instant, values: Option<Vec<Vec<u8>>>) -> Option<GivenUp> {
+        match (self.before.take(), values) {
+            (None, values) => {
+                self.before = values.map(|values| Remembered { values, since: now, age: 0 });
+            }
+            (Some(before), Some(values)) => {
+                let age = before.age + 1;
+                if before.values == values {
+                    return Some(GivenUp::Repeats(age));
+                }
+                match age < LONGEST && now < before.since + COMPARED {
+                    true => self.before = Some(Remembered { age, ..before }),
+                    false => self.next = now + COMPARED,
+                }
+            }
+            (Some(_), None) => {}
         }
         let is_over = self.limits.most.is_some_and(|most| now.duration_since(self.began) >= most);
-        is_over.then_some(false)
+        is_over.then_some(GivenUp::TookTooLong)
     }
 
     /// The report on a loop that is given up after this many iterations.
-    pub(super) fn failure(&self, program: &Prepared, turns: u64, is_proven: bool) -> Failure {
+    pub(super) fn failure(&self, program: &Prepared, turns: u64, why: GivenUp) -> Failure {
         let label = &program.labels[self.label as usize];
         Failure::Endless(Box::new(Endless {
             rank: self.rank,
@@ -115,7 +144,10 @@ impl LoopClock {
             place: label.place.clone(),
             turns,
             seconds: seconds(self.began.elapsed()),
-            is_proven,
+            period: match why {
+                GivenUp::Repeats(period) => Some(period),
+                GivenUp::TookTooLong => None,
+            },
         }))
     }
 }
@@ -156,8 +188,8 @@ impl Worker {
             self.fate.check()?;
             if clock.is_due(pace.now) {
                 let values = turns.decides.as_ref().map(|arrays| contents(arrays));
-                if let Some(is_proven) = clock.judge(pace.now, values) {
-                    let failure = clock.failure(pace.program, iteration + 1, is_proven);
+                if let Some(why) = clock.judge(pace.now, values) {
+                    let failure = clock.failure(pace.program, iteration + 1, why);
                     return Err(self.fate.fail(failure));
                 }
             }
@@ -234,11 +266,28 @@ mod tests {
         assert!(!clock.is_due(at(1)) && clock.is_due(at(2)));
         assert_eq!(clock.judge(at(2), Some(vec![vec![1]])), None);
         assert!(clock.is_due(at(2)), "the next iteration is compared, however soon it comes");
-        assert_eq!(clock.judge(at(2), Some(vec![vec![2]])), None);
-        assert!(!clock.is_due(at(2)));
-        assert_eq!(clock.judge(at(3), Some(vec![vec![3]])), None);
-        assert_eq!(clock.judge(at(3), Some(vec![vec![3]])), Some(true));
+        assert_eq!(clock.judge(at(3), Some(vec![vec![2]])), None);
+        assert!(!clock.is_due(at(3)), "values are compared for a moment only");
+        assert_eq!(clock.judge(at(4), Some(vec![vec![3]])), None);
+        assert_eq!(clock.judge(at(5), Some(vec![vec![3]])), Some(GivenUp::Repeats(1)));
         let mut unknown = LoopClock::new(0, 0, began, limits);
-        assert_eq!((unknown.judge(at(8), None), unknown.judge(at(9), None)), (None, Some(false)));
+        let answers = (unknown.judge(at(8), None), unknown.judge(at(9), None));
+        assert_eq!(answers, (None, Some(GivenUp::TookTooLong)));
+    }
+
+    #[test]
+    fn values_that_repeat_after_several_iterations_never_change() {
+        let began = Instant::now();
+        let limits = LoopLimits { timeout: Duration::ZERO, most: None };
+        let judged = |period: u32| {
+            let mut clock = LoopClock::new(0, 0, began, limits);
+            (0..200).find_map(|turn: u32| {
+                let values = vec![(turn % period).to_le_bytes().to_vec()];
+                clock.is_due(began).then(|| clock.judge(began, Some(values)))?
+            })
+        };
+        assert_eq!(judged(3), Some(GivenUp::Repeats(3)));
+        assert_eq!(judged(LONGEST), Some(GivenUp::Repeats(LONGEST)));
+        assert_eq!(judged(LONGEST + 1), None);
     }
 }

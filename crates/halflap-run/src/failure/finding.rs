@@ -201,6 +201,10 @@ pub struct Account {
     pub collective: String,
     /// The line of the user's program that it comes from.
     pub source: Option<String>,
+    /// The computation, and the step of its plan, if a rank has reached it.
+    pub place: Option<(String, usize)>,
+    /// The iteration of each enclosing loop.
+    pub iteration: Vec<u32>,
     /// What a rank that diverged reached instead.
     pub stray: Option<Stray>,
     /// The whole diagnosis, as text.

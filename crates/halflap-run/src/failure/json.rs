@@ -87,17 +87,21 @@ fn stray(stray: &Stray) -> Value {
 impl Account {
     /// For machines.
     pub fn to_json(&self) -> Value {
-        let Account { ranks, collective, source, stray: other, text } = self;
+        let Account { ranks, collective, source, place, iteration, stray: other, text } = self;
         let stray = other.as_ref().map(stray);
-        json!({ "ranks": ranks, "collective": collective, "source": source, "stray": stray, "text": text })
+        let (computation, step) = place.clone().unzip();
+        json!({
+            "ranks": ranks, "collective": collective, "source": source, "computation": computation, "step": step,
+            "iteration": iteration, "stray": stray, "text": text,
+        })
     }
 }
 
 fn never_ends(endless: &Endless) -> Value {
-    let Endless { rank, name, source, place: (computation, step), turns, is_proven, .. } = endless;
+    let Endless { rank, name, source, place: (computation, step), turns, period, .. } = endless;
     json!({
         "rank": rank, "kernel": name, "source": source, "computation": computation, "step": step, "turns": turns,
-        "is_proven": is_proven,
+        "is_proven": period.is_some(), "period": period,
     })
 }
 

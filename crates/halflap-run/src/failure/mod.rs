@@ -121,23 +121,28 @@ pub struct Endless {
     pub turns: u64,
     /// How long it has run.
     pub seconds: String,
-    /// Whether it can never end, because an iteration changes nothing that its condition depends
-    /// on.
-    pub is_proven: bool,
+    /// If it can never end: after how many iterations everything that its condition depends on is
+    /// as before.
+    pub period: Option<u32>,
 }
 
 impl std::fmt::Display for Endless {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Endless { rank, name, source, place: (computation, step), turns, seconds, is_proven } =
+        let Endless { rank, name, source, place: (computation, step), turns, seconds, period } =
             self;
         let source = source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         write!(f, "rank {rank}: loop '{name}'{source}, step {step} of {computation}, ")?;
-        match is_proven {
-            true => write!(
+        match period {
+            Some(1) => write!(
                 f,
                 "never ends: nothing that its condition depends on changes any more, after {turns} iterations in {seconds} s"
             ),
-            false => write!(f, "has not ended after {turns} iterations in {seconds} s"),
+            Some(period) => write!(
+                f,
+                "never ends: everything that its condition depends on repeats every {period} iterations, seen after \
+                 {turns} iterations in {seconds} s"
+            ),
+            None => write!(f, "has not ended after {turns} iterations in {seconds} s"),
         }
     }
 }

@@ -90,6 +90,8 @@ pub struct Diagnosis {
     pub step: Option<(String, usize)>,
     /// The iteration of each enclosing loop, outermost first.
     pub iteration: Vec<u32>,
+    /// Whether it is a loop that took too long, but may end.
+    pub is_unproven_loop: bool,
     /// Where in the user's program.
     pub source: Vec<String>,
     /// What a diverging rank reached instead.
@@ -113,6 +115,7 @@ impl Diagnosis {
             rank: None,
             step: None,
             iteration: Vec::new(),
+            is_unproven_loop: false,
             source: Vec::new(),
             stray: None,
             went_in,
@@ -128,6 +131,8 @@ impl Diagnosis {
 pub struct StrayCollective {
     pub collective: String,
     pub source: Option<String>,
+    /// The computation, and the step of its plan.
+    pub step: Option<(String, u64)>,
     /// What differs from the others' collective.
     pub differences: Vec<String>,
 }
@@ -135,14 +140,22 @@ pub struct StrayCollective {
 impl StrayCollective {
     fn render(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+        let step = self.step.as_ref();
+        let step = step.map_or(String::new(), |(computation, step)| {
+            format!(", step {step} of {}", printable(computation))
+        });
         let differ =
             self.differences.iter().map(|difference| format!("; {difference}")).collect::<String>();
-        format!("'{}'{source}{differ}", printable(&self.collective))
+        format!("'{}'{source}{step}{differ}", printable(&self.collective))
     }
 
     fn json(&self) -> Json {
-        let StrayCollective { collective, source, differences } = self;
-        json!({ "collective": collective, "source": source, "differences": differences })
+        let StrayCollective { collective, source, step, differences } = self;
+        let (computation, step) = step.clone().unzip();
+        json!({
+            "collective": collective, "source": source, "computation": computation, "step": step,
+            "differences": differences,
+        })
     }
 }
 

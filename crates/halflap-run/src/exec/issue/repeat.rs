@@ -133,9 +133,9 @@ impl Issuer<'_> {
             let now = Instant::now();
             if clock.is_due(now) {
                 let values = decides.map(|elements| self.contents(repeat, state, elements));
-                if let Some(is_proven) = clock.judge(now, values) {
+                if let Some(why) = clock.judge(now, values) {
                     let turns = u64::from(iteration) + 1;
-                    return Err(self.fate.fail(clock.failure(self.program, turns, is_proven)));
+                    return Err(self.fate.fail(clock.failure(self.program, turns, why)));
                 }
             }
             let mut body = self.enter(repeat.body, state)?;

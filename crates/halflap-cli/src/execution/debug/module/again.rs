@@ -1,6 +1,7 @@
 //! The command that reproduces a fault; it is tried, to see whether it does.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use super::run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use crate::execution::debug::child::End;
@@ -33,6 +34,11 @@ pub struct Alone<'a> {
 fn launch(kernel: &str, finding: &Diagnosis) -> String {
     let numbers: Vec<String> = finding.iteration.iter().map(u32::to_string).collect();
     if numbers.is_empty() { kernel.to_owned() } else { format!("{kernel}@{}", numbers.join(".")) }
+}
+
+/// A time as options take it.
+fn seconds(time: Duration) -> String {
+    format!("{}s", time.as_secs_f64())
 }
 
 /// A command as it could be typed.
@@ -80,7 +86,11 @@ impl ModuleSession<'_> {
     fn limit(&self, finding: &Diagnosis) -> Vec<String> {
         match finding.kind {
             Kind::Hang | Kind::Apart => {
-                vec!["--timeout".to_owned(), format!("{}s", self.kernel_time().as_secs_f64())]
+                let mut words = vec!["--timeout".to_owned(), seconds(self.kernel_time())];
+                if finding.is_unproven_loop {
+                    words.extend(["--loop-timeout".to_owned(), seconds(self.loop_time())]);
+                }
+                words
             }
             _ => Vec::new(),
         }

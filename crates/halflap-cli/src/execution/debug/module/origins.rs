@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-use super::text;
+use super::fault::text;
 
 /// The most of a kind that are listed individually.
 const LISTED: usize = 3;

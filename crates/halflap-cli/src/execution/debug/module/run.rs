@@ -166,7 +166,7 @@ impl<'a> ModuleSession<'a> {
     }
 
     /// The time limit for a loop that may terminate.
-    fn loop_time(&self) -> Duration {
+    pub fn loop_time(&self) -> Duration {
         self.kernel_time() * 5 + Duration::from_secs(100)
     }
 
