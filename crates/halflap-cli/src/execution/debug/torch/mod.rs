@@ -12,9 +12,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::child::{End, signal_name, text};
-use super::report::{Diagnosis, Kind, Report};
+use super::report::{Diagnosis, Kind, Report, Reproduced};
 use crate::args;
 use crate::exit::Failed;
+use generated::{GeneratedCall, GeneratedGraph};
+use lifetimes::LifetimeFinding;
 use python::{Exception, Frame};
 use run::{CommandRun, CommandSession, Guard, Stand, Variables};
 use suspect::{LastCall, Suspect};
@@ -41,38 +43,32 @@ fn walk(session: &mut CommandSession<'_>) -> Result<Option<Diagnosis>, Failed> {
     if let Some((rank, exception)) = conclusive.filter(|_| plain.crash().is_none()) {
         return Ok(Some(raised(session, &plain, rank, &exception)));
     }
-    // After a signal, guard pages come first: values can wait.
-    let early = match plain.crash() {
-        Some(_) => None,
-        None => Some(check_values(session)?),
-    };
-    // Memory comes before values: an invalid write makes other kernels look guilty.
+    // Memory comes before values: an invalid write makes other kernels look guilty. These runs also
+    // check the values of compiled graphs.
     let guarded = match guard(session)? {
         Guarded::Crashed(finding) => return Ok(Some(*finding)),
         Guarded::Ran(guarded) => guarded,
     };
-    let sanity = match early {
-        Some(sanity) => sanity,
-        None => check_values(session)?,
+    // A program that fails only with guard pages may need more memory than there is.
+    let fails_alone = |ran: &CommandRun| !ran.end.is_good() && Bad::said_by(ran).is_none();
+    let sanity = match plain.end.is_good() && guarded.iter().any(fails_alone) {
+        true => Some(check_values(session)?),
+        false => None,
     };
-    let lifetime = match sanity.has_compiled() {
-        true => lifetimes::check(session)?,
-        false => {
-            session.report.notes.push(NOTHING_COMPILED.to_owned());
-            None
-        }
-    };
+    let checked: Vec<&CommandRun> = sanity.iter().chain(&guarded).collect();
+    let lifetime = lifetime(session, &plain, &checked)?;
     if let Some(found) = lifetime.as_ref().filter(|found| found.spoils_values) {
         return Ok(Some(found.finding.clone()));
     }
-    if let Some(found) = not_numbers(session, &sanity, &guarded)? {
+    if let Some(found) = not_numbers(session, sanity.as_ref(), &guarded)? {
         return Ok(Some(found));
     }
     // A fault that does not recur with guard pages still happened once.
     if plain.crash().is_some() {
         return crashed(session, &plain, Guard::Off).map(Some);
     }
-    let failed = [&plain, &sanity].into_iter().find(|ran| !ran.end.is_good());
+    let failed = [Some(&plain), sanity.as_ref()];
+    let failed = failed.into_iter().flatten().find(|ran| !ran.end.is_good());
     let failed = failed.map(|ran| match ran.exception() {
         Some((rank, exception)) => raised(session, ran, rank, &exception),
         None => left(session, ran),
@@ -83,7 +79,28 @@ fn walk(session: &mut CommandSession<'_>) -> Result<Option<Diagnosis>, Failed> {
 const NOTHING_COMPILED: &str = "nothing was compiled: the program called no function of \
     torch.compile, so the checks of compiled graphs had nothing to check";
 
-/// The run in which compiled graphs check their values.
+/// Whether a buffer's lifetime is wrong. If something else already is, that matters only where an
+/// operator of the user's may be why: compiled kernels keep, free and resize nothing.
+fn lifetime(
+    session: &mut CommandSession<'_>,
+    plain: &CommandRun,
+    checked: &[&CommandRun],
+) -> Result<Option<LifetimeFinding>, Failed> {
+    let graphs: Vec<GeneratedGraph> = checked.first().map_or(Vec::new(), |ran| ran.graphs());
+    if graphs.is_empty() {
+        session.report.notes.push(NOTHING_COMPILED.to_owned());
+        return Ok(None);
+    }
+    let is_wrong = |ran: &&CommandRun| Bad::said_by(ran).is_some();
+    let is_known = !plain.end.is_good() || checked.iter().any(is_wrong);
+    let has_operators = graphs.iter().flat_map(|graph| &graph.calls).any(GeneratedCall::is_custom);
+    match is_known && !has_operators {
+        true => Ok(None),
+        false => lifetimes::check(session),
+    }
+}
+
+/// The run in which compiled graphs check their values, without guard pages.
 fn check_values(session: &mut CommandSession<'_>) -> Result<CommandRun, Failed> {
     let sanity = session.run("sanity", Variables::sanity())?;
     session.report.stage("sanity checks", sanity.end.to_string());
@@ -128,6 +145,7 @@ fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Diagnosis {
     };
     let mut finding = Diagnosis::new(Kind::Exception, what);
     finding.reproduce = Some(session.again(&ran.variables));
+    finding.shown = Some(Reproduced::Yes);
     finding
 }
 
@@ -188,7 +206,7 @@ fn raised(
     };
     let mut finding = Diagnosis::new(kind, what);
     finding.rank = rank;
-    finding.source = own(exception.frames.iter().rev(), ran);
+    finding.source = own(exception.frames.iter().rev());
     let operator = exception.message.split_once("torch.ops.").map(|(_, rest)| {
         rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.')
             .next()
@@ -200,6 +218,7 @@ fn raised(
         finding.kernel = Some(frame.callee().to_owned());
     }
     finding.reproduce = Some(session.again(&ran.variables));
+    finding.shown = Some(Reproduced::Yes);
     finding
 }
 
@@ -223,8 +242,8 @@ fn left_alone(left: &[usize], exception: &Exception) -> String {
 
 /// The innermost line of the program itself; for a compiled function, which Python only knows by
 /// its decorator, also where it is called.
-fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &CommandRun) -> Vec<String> {
-    let own: Vec<&Frame> = frames.filter(|frame| frame.is_own(&ran.cache())).take(2).collect();
+fn own<'a>(frames: impl Iterator<Item = &'a Frame>) -> Vec<String> {
+    let own: Vec<&Frame> = frames.filter(|frame| frame.is_own()).take(2).collect();
     let count = if own.first().is_some_and(|frame| frame.code.starts_with('@')) { 2 } else { 1 };
     own.into_iter().take(count).map(Frame::render).collect()
 }
@@ -260,15 +279,18 @@ impl Bad {
 /// written, and runs without guards show it at random.
 fn not_numbers(
     session: &mut CommandSession<'_>,
-    sanity: &CommandRun,
+    sanity: Option<&CommandRun>,
     guarded: &[CommandRun],
 ) -> Result<Option<Diagnosis>, Failed> {
     let is_good = |ran: &CommandRun| Bad::said_by(ran).is_none();
     match guarded {
-        [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => {
+        [end, start] if !is_good(end) && (is_good(start) || sanity.is_some_and(is_good)) => {
             blame(session, end, Guard::End)
         }
-        _ => blame(session, sanity, Guard::Off),
+        _ => match sanity.into_iter().chain(guarded).find(|ran| !is_good(ran)) {
+            Some(ran) => blame(session, ran, Guard::Off),
+            None => Ok(None),
+        },
     }
 }
 
@@ -282,6 +304,7 @@ fn blame(
     let values = session.run_until_bad(stage, Variables::values(guard, &[]), bad.is_infinite)?;
     session.report.stage("values", format!("of every kernel: {}", values.end));
     let found = values.first_bad(bad.is_infinite);
+    let is_found = found.is_some();
     let (rank, suspect) = found.map_or((bad.rank, None), |(rank, suspect)| (rank, Some(suspect)));
     let kernels: Vec<String> = match &suspect {
         Some(Suspect::Kernel { call, producers, .. }) => {
@@ -291,11 +314,19 @@ fn blame(
     };
     let mut finding = accuse(suspect, &bad, guard);
     if finding.source.is_empty() {
-        finding.source = own(bad.exception.frames.iter().rev(), ran);
+        finding.source = own(bad.exception.frames.iter().rev());
     }
     finding.rank = rank;
     let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
-    finding.reproduce = Some(session.again(&Variables::values(guard, &kernels)));
+    let again = Variables::values(guard, &kernels);
+    finding.reproduce = Some(session.again(&again));
+    // Without the names of kernels it is the run that was just made.
+    let is_shown = kernels.is_empty() || {
+        let ran = session.run_until_bad("again", again, bad.is_infinite)?;
+        ran.first_bad(bad.is_infinite).is_some()
+    };
+    let shown = if is_shown { Reproduced::Yes } else { Reproduced::NotThisTime };
+    finding.shown = is_found.then_some(shown);
     Ok(Some(finding))
 }
 
@@ -355,7 +386,7 @@ fn crashed(
         found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
     let fault = witness.guard_fault(rank);
-    let stack = own(witness.stack(rank).iter(), witness);
+    let stack = own(witness.stack(rank).iter());
     let place = found.as_ref().map(|last| last.call.title()).or_else(|| stack.first().cloned());
     let place = place.unwrap_or_else(|| "the program".to_owned());
     let (kind, what) = match &fault {
@@ -373,6 +404,8 @@ fn crashed(
         stack.into_iter().filter(|line| !finding.source.contains(line)).collect::<Vec<_>>(),
     );
     finding.reproduce = Some(session.again(&witness.variables));
+    // It is the run that showed it.
+    finding.shown = Some(Reproduced::Yes);
     Ok(finding)
 }
 
@@ -400,6 +433,7 @@ fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Diagnosi
         finding.source =
             stands.iter().map(|stand| format!("rank {}: {}", stand.rank, stand.words)).collect();
         finding.reproduce = Some(session.again(&plain.variables));
+        finding.shown = Some(Reproduced::Yes);
         return Ok(finding);
     }
     let names = session.run("names", Variables::names(Guard::Off))?;
@@ -408,7 +442,7 @@ fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Diagnosi
         found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
     let rank = plain.rank_that_says().flatten();
-    let stack = own(plain.stack(rank).iter(), plain);
+    let stack = own(plain.stack(rank).iter());
     let place = found.as_ref().map(|last| last.call.title()).or_else(|| stack.first().cloned());
     let place = place.as_deref().unwrap_or("the start");
     let what = format!(
@@ -420,6 +454,8 @@ fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Diagnosi
     finding.kernel = found.map(|last| last.call.title());
     finding.source.extend(stack);
     finding.reproduce = Some(session.again(&names.variables));
+    let shown = if names.end == End::TimedOut { Reproduced::Yes } else { Reproduced::NotThisTime };
+    finding.shown = Some(shown);
     Ok(finding)
 }
 

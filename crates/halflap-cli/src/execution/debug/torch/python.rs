@@ -12,8 +12,8 @@ pub struct Frame {
 
 impl Frame {
     /// Whether it belongs to the program itself, not to a library or generated code.
-    pub fn is_own(&self, generated: &str) -> bool {
-        !self.is_installed() && !self.is_generated(generated)
+    pub fn is_own(&self) -> bool {
+        !self.is_installed() && !self.is_generated()
     }
 
     /// Whether it belongs to a library.
@@ -22,14 +22,14 @@ impl Frame {
         self.file.starts_with('<') || places.iter().any(|part| self.file.contains(part))
     }
 
-    /// Whether torch generated it: in the folder that we gave it, in the default one, or in one of
-    /// the user's, recognised by torch's file names: `ab/cab` and the rest of a hash.
-    pub fn is_generated(&self, folder: &str) -> bool {
+    /// Whether torch generated it: in its default folder, or in one of the user's, recognised by
+    /// torch's file names: `ab/cab` and the rest of a hash.
+    pub fn is_generated(&self) -> bool {
         let mut parts = self.file.rsplit('/');
         let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let names_parent = name.strip_prefix('c').is_some_and(|hash| hash.starts_with(parent));
         let is_hash = name.len() > 40 && parent.len() == 2 && names_parent;
-        is_hash || self.file.starts_with(folder) || self.file.contains("/torchinductor_")
+        is_hash || self.file.contains("/torchinductor_")
     }
 
     /// The function that its line calls.
@@ -193,14 +193,14 @@ mod tests {
         let found = exception(text).unwrap();
         assert_eq!(found.message, "AssertionError: wrong number of dimensions");
         assert_eq!((found.frames[0].line, found.frames[0].code.as_str()), (7, "inner()"));
-        assert!(!found.frames[0].is_own("/cache"));
+        assert!(!found.frames[0].is_own());
     }
 
     #[test]
     fn a_stack_is_read_while_garbage_is_collected() {
         let text = "Fatal Python error: Aborted\n\nCurrent thread 0x01 (most recent call first):\n  Garbage-collecting\n  File \"/x/hk/chk3d2nyqsnqqypae4tkpepgkkbqn2el3xvdhd6czpts4nskdgkj.py\", line 67 in call\n  File \"a.py\", line 9 in <module>\n";
         let stack = fatal_stack(text);
-        let generated: Vec<bool> = stack.iter().map(|frame| frame.is_generated("/cache")).collect();
+        let generated: Vec<bool> = stack.iter().map(|frame| frame.is_generated()).collect();
         assert_eq!(generated, [true, false]);
         assert_eq!(stack[1].line, 9);
     }
@@ -247,6 +247,6 @@ mod tests {
         let text = "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File \"other.py\", line 1 in wait\n\nCurrent thread 0x2 (most recent call first):\n  File \"op.py\", line 15 in shift\n  File \"op.py\", line 30 in <module>\n\nExtension modules: numpy\n";
         let stack = fatal_stack(text);
         assert_eq!(stack.iter().map(|frame| frame.line).collect::<Vec<_>>(), [15, 30]);
-        assert!(stack[0].is_own("/cache"));
+        assert!(stack[0].is_own());
     }
 }

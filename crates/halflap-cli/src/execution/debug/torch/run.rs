@@ -124,8 +124,6 @@ pub struct CommandSession<'a> {
 const HELPER: &str = include_str!("guard.c");
 /// The folder of modules that Python imports before the program.
 const HOOK: &str = "hook";
-/// The folder of compiled kernels.
-const CACHE: &str = "cache";
 
 impl<'a> CommandSession<'a> {
     pub fn open(
@@ -208,12 +206,9 @@ impl<'a> CommandSession<'a> {
         ];
         all.extend(variables.set.iter().map(|(name, value)| (*name, value.into())));
         if !variables.set.is_empty() {
-            // Stages share compiled kernels, which have the hash of their source. Whole graphs in
-            // the user's cache were compiled without these variables, and those of another stage
-            // without this one's: they are compiled again.
-            let cache = self.folder.join(CACHE);
-            all.push(("TRITON_CACHE_DIR", cache.join("triton").into()));
-            all.push(("TORCHINDUCTOR_CACHE_DIR", cache.into()));
+            // All stages share the user's compiled kernels, which have the hash of their source.
+            // Whole graphs there were compiled without these variables, or with those of another
+            // stage: they are compiled again.
             all.push(("TORCHINDUCTOR_FX_GRAPH_CACHE", "0".into()));
             all.push(("TORCHINDUCTOR_AUTOGRAD_CACHE", "0".into()));
         }
@@ -248,7 +243,7 @@ impl<'a> CommandSession<'a> {
 
     /// The command that reproduces it.
     pub fn again(&self, variables: &Variables) -> String {
-        let own = ["TORCH_TRACE", "HALFLAP_OUT", "HALFLAP_ERR", "TRITON_CACHE_DIR"];
+        let own = ["TORCH_TRACE", "HALFLAP_OUT", "HALFLAP_ERR"];
         let again = self.folder.join("again");
         let set =
             self.variables(&again, variables).into_iter().filter(|(name, _)| !own.contains(name));
@@ -351,11 +346,6 @@ impl CommandRun {
         (size < ENOUGH).then_some(ran)
     }
 
-    /// Where generated code is.
-    pub fn cache(&self) -> String {
-        self.folder.with_file_name(CACHE).display().to_string()
-    }
-
     /// The ranks whose output is kept apart; all of it together first.
     fn ranks(&self) -> Vec<Option<usize>> {
         let names = fs::read_dir(&self.folder)
@@ -377,11 +367,6 @@ impl CommandRun {
 
     fn events(&self, rank: Option<usize>) -> Vec<PrintedEvent> {
         launches::events(&self.file("out.txt", rank))
-    }
-
-    /// Whether a graph was compiled.
-    pub fn has_compiled(&self) -> bool {
-        !self.graphs().is_empty()
     }
 
     /// The last lines that it printed to standard error, or else at all.
@@ -486,11 +471,9 @@ impl CommandRun {
     pub fn standing(&self) -> Vec<Stand> {
         let place = |rank: usize| {
             let stack = self.stack(Some(rank));
-            let own = stack.iter().find(|frame| frame.is_own(&self.cache()))?;
-            let inner = stack
-                .iter()
-                .find(|frame| frame.is_generated(&self.cache()))
-                .map(|frame| frame.code.as_str());
+            let own = stack.iter().find(|frame| frame.is_own())?;
+            let inner =
+                stack.iter().find(|frame| frame.is_generated()).map(|frame| frame.code.as_str());
             let inner = inner
                 .filter(|code| !code.is_empty())
                 .or(stack.first().map(|frame| frame.function.as_str()))?;
