@@ -31,12 +31,19 @@ pub fn prove(args: &args::Verify) -> Result<String, Failed> {
     }
     let is_exact = proof == Ok(Sameness::Exact);
     let ran = execution::compare(old, new, args, is_exact)?;
-    match proof {
-        Ok(_) => Ok(format!("{text}\n{ran}\n")),
-        Err(_) => Err(Failed::OnlyRan(format!(
-            "{text}\n{ran}\nnothing is proved: other inputs may give other results"
-        ))),
+    let (said, unproved) = (ran.said, "nothing is proved: other inputs may give other results");
+    match (&proof, ran.is_complete) {
+        (Ok(_), true) => Ok(format!("{text}\n{said}\n")),
+        (Ok(_), false) => Err(Failed::OnlyRan(format!("{text}\n{said}"))),
+        (Err(_), _) => Err(Failed::OnlyRan(format!("{text}\n{said}\n{unproved}"))),
     }
+}
+
+/// What runs of two modules have shown.
+pub struct RunsCompared {
+    pub said: String,
+    /// Whether all that were asked for fitted into the time.
+    pub is_complete: bool,
 }
 
 fn described(sameness: Sameness, old: &Module, new: &Module) -> String {

@@ -1,6 +1,6 @@
 //! How a command ends: 0 done, 1 a check failed or a run did not complete, 2 bad input or usage, 3
 //! a bug in halflap, 4 a search was interrupted and its best order so far was written, 5 two
-//! modules are not proved to be the same but their runs agree.
+//! modules are not proved to be the same but their runs agree, or the runs took too long.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -11,8 +11,8 @@ use std::io::Write;
 pub enum Failed {
     /// The answer is no. Printed on standard output, because it is the answer.
     Wrong(String),
-    /// The answer is neither yes nor no: nothing is proved, but the runs agree. Printed like an
-    /// answer.
+    /// The answer is neither yes nor no: nothing is proved, but the runs agree, or they took too
+    /// long. Printed like an answer.
     OnlyRan(String),
     /// Bad input or usage.
     BadInput(String),

@@ -140,6 +140,7 @@ impl Verify {
             order: order.into(),
             run: false,
             seeds: 3,
+            run_limit: Nanos(600e9),
             memory_budget: None,
             collective_order: CollectiveOrder::Free,
             order_collectives: None,

@@ -34,12 +34,31 @@ pub fn find(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
         }
         return equivalence::prove(args);
     }
+    refuse_both_kinds(args, is_module)?;
     match is_module {
         _ if args.run => {
             Err(Failed::BadInput("--run is for two HLO modules: it compares results".to_owned()))
         }
         true => prove_module(args),
         false => prove_graph(args, verbose),
+    }
+}
+
+/// A graph and a module cannot be compared.
+fn refuse_both_kinds(args: &args::Verify, is_module: bool) -> Result<(), Failed> {
+    let (other, kinds) = match is_module {
+        true => (is_graph(&files::read(&args.order)?), ["an HLO module", "a graph"]),
+        false => (files::is_module(&args.order)?, ["a graph", "an HLO module"]),
+    };
+    match other {
+        false => Ok(()),
+        true => Err(Failed::BadInput(format!(
+            "{} is {}, and {} is {}: give two graphs, two modules, or a program and its order",
+            args.graph.name(),
+            kinds[0],
+            args.order.name(),
+            kinds[1]
+        ))),
     }
 }
 

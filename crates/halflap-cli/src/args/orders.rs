@@ -1,12 +1,13 @@
 //! Commands that examine orders: `simulate`, `explain`, `what-if`, `verify`.
 
 use halflap::memory::Budget;
+use halflap::units::Nanos;
 
 use super::shared::{
     ChainWhich, CollectiveArgs, CollectiveOrder, EffortArg, MachineArgs, ORDERS, OUTPUT,
     PictureArgs, SEARCH, WhichArgs,
 };
-use super::values::factor;
+use super::values::{factor, limit};
 use crate::place::{Input, Output};
 
 /// The speeds of communication that what-if tries by default.
@@ -115,6 +116,10 @@ pub struct Verify {
     #[arg(long, value_name = "N", default_value = "3", requires = "run",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub seeds: u16,
+    /// How long all runs together may take. If they take longer, the answer says how far they got.
+    #[arg(long, value_name = "TIME", default_value = "600s", requires = "run",
+        value_parser = limit)]
+    pub run_limit: Nanos,
     /// The most memory that the order may need: a multiple of the input order's peak such as 1.2x,
     /// or a size such as 40GiB.
     #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]

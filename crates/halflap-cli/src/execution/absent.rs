@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use crate::args;
+use crate::equivalence::RunsCompared;
 use crate::exit::Failed;
 use crate::runtime::ABSENT;
 use crate::source::ModuleSource;
@@ -31,7 +32,7 @@ pub fn compare(
     _: ModuleSource,
     _: &args::Verify,
     _: bool,
-) -> Result<String, Failed> {
+) -> Result<RunsCompared, Failed> {
     Err(absent("verify --run"))
 }
 

@@ -1,6 +1,8 @@
 //! `halflap verify OLD NEW --run`: two modules on all ranks, with the same inputs.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use halflap_report::count;
 use halflap_run::exec::{self, Options, Prepared};
@@ -10,6 +12,7 @@ use halflap_run::tensor::{DType, Tensor};
 use super::plans::Which;
 use super::run;
 use crate::args;
+use crate::equivalence::RunsCompared;
 use crate::exit::Failed;
 use crate::place::Input;
 use crate::source::ModuleSource;
@@ -20,7 +23,7 @@ pub fn compare(
     new: ModuleSource,
     args: &args::Verify,
     is_exact: bool,
-) -> Result<String, Failed> {
+) -> Result<RunsCompared, Failed> {
     Runs { old: runnable(old)?, new: runnable(new)? }.compare(args, is_exact)
 }
 
@@ -47,7 +50,7 @@ struct Runs {
 
 impl Runs {
     /// Runs both with several seeds and compares all results of all ranks.
-    fn compare(&self, args: &args::Verify, is_exact: bool) -> Result<String, Failed> {
+    fn compare(&self, args: &args::Verify, is_exact: bool) -> Result<RunsCompared, Failed> {
         let kinds = |program: &Prepared| {
             let of = |kind: &halflap_run::kernel::ArrayType| (kind.dtype, kind.dims.clone());
             let inputs: Vec<_> = program.inputs.iter().map(of).collect();
@@ -57,13 +60,37 @@ impl Runs {
             let problem = "not the same program: ranks, inputs or results differ in number or type";
             return Err(Failed::Wrong(problem.to_owned()));
         }
+        let until = Instant::now() + Duration::from_nanos(args.run_limit.0 as u64);
         let mut worst = 0.0f64;
-        for seed in 0..u64::from(args.seeds) {
-            let before = self.old.run(seed)?;
-            let after = self.new.run(seed)?;
-            worst = worst.max(compared(&before, &after, Rule { seed, is_exact })?);
+        for seed in 0..args.seeds {
+            let both = (self.old.run(seed.into(), until)?, self.new.run(seed.into(), until)?);
+            let (Some(before), Some(after)) = both else {
+                return Ok(self.unfinished(args, seed, worst));
+            };
+            let rule = Rule { seed: u64::from(seed), is_exact };
+            worst = worst.max(compared(&before, &after, rule)?);
         }
-        let (seeds, ranks) = (args.seeds, self.old.program.ranks);
+        let said = self.agreement(args.seeds, worst);
+        Ok(RunsCompared { said, is_complete: true })
+    }
+
+    /// How far the runs got in the time that there is.
+    fn unfinished(&self, args: &args::Verify, done: u16, worst: f64) -> RunsCompared {
+        let so_far = match done {
+            0 => String::new(),
+            done => format!("{}\n", self.agreement(done, worst)),
+        };
+        let (limit, asked) = (args.run_limit, count(args.seeds.into(), "seed"));
+        let said = format!(
+            "{so_far}not run to the end: {done} of {asked} within --run-limit {limit}; raise it, or \
+             ask for fewer --seeds"
+        );
+        RunsCompared { said, is_complete: false }
+    }
+
+    /// How well the results of so many seeds agree.
+    fn agreement(&self, seeds: u16, worst: f64) -> String {
+        let ranks = self.old.program.ranks;
         let (results, are, differ) = match self.old.program.outputs.len() {
             1 => ("the result".to_owned(), "is", "differs"),
             many => (format!("all {many} results"), "are", "differ"),
@@ -72,30 +99,36 @@ impl Runs {
             true => format!("{are} equal bit for bit"),
             false => format!("{differ} by at most {worst:.1e} of an array's largest number"),
         };
-        Ok(format!(
+        format!(
             "run with {} on {}: {results} {agree}",
             count(seeds as usize, "seed"),
             count(ranks, "rank")
-        ))
+        )
     }
 }
-
 impl Runnable {
-    /// The results of all ranks.
-    fn run(&self, seed: u64) -> Result<Vec<Vec<Tensor>>, Failed> {
+    /// The results of all ranks; `None` if they took too long.
+    fn run(&self, seed: u64, until: Instant) -> Result<Option<Vec<Vec<Tensor>>>, Failed> {
         let program = &self.program;
         run::check_memory(program, self.input.name())?;
         let inputs = (0..program.ranks).map(|rank| run::made_for(program, seed, rank)).collect();
         let programs = vec![program.clone(); program.ranks];
         let options = Options { seed, ..Options::default() };
-        let outcome = exec::run(&programs, inputs, &options);
-        let outcome = outcome.map_err(|failure| match run::failed(failure) {
-            Failed::BrokenRun(problem) => {
-                Failed::BrokenRun(format!("{}: {problem}", self.input.name()))
-            }
-            other => other,
-        })?;
-        Ok(outcome.ranks.into_iter().map(|rank| rank.outputs).collect())
+        let mut is_late = false;
+        let outcome = exec::run_shown(&programs, inputs, &options, &mut |_| {
+            is_late = Instant::now() > until;
+            if is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match outcome {
+            Ok(outcome) => Ok(Some(outcome.ranks.into_iter().map(|rank| rank.outputs).collect())),
+            Err(_) if is_late => Ok(None),
+            Err(failure) => Err(match run::failed(failure) {
+                Failed::BrokenRun(problem) => {
+                    Failed::BrokenRun(format!("{}: {problem}", self.input.name()))
+                }
+                other => other,
+            }),
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub enum OrderError {
          as 'order'"
     )]
     NotAnOrder(String),
+    #[error("{0}")]
+    OfOtherKind(&'static str),
 }
 
 /// Reads the names of an order; the verifier checks that they are those of a graph.
@@ -28,8 +30,13 @@ pub fn read_order(bytes: &[u8]) -> Result<Vec<String>, OrderError> {
 pub fn read_orders(bytes: &[u8]) -> Result<Vec<(String, Vec<String>)>, OrderError> {
     let mut value = parse(bytes)?;
     let Some(Value::Array(computations)) = value.get_mut("computations").map(Value::take) else {
-        let problem = "the object has no list 'computations': it is not a schedule of a module";
-        return Err(wrong(problem));
+        return Err(match value {
+            Value::Array(_) => OrderError::OfOtherKind(
+                "it is a list of names, the order of a graph; a module needs an object with a list \
+                 'computations', an order for each, as 'schedule MODULE -o' writes it",
+            ),
+            _ => wrong("the object has no list 'computations': it is not a schedule of a module"),
+        });
     };
     let order = |mut computation: Value| {
         let name = computation.get_mut("computation").map(Value::take);
@@ -56,6 +63,12 @@ fn order_in(value: Value) -> Result<Vec<String>, OrderError> {
         Value::Object(mut object) => match object.remove("order") {
             Some(Value::Array(list)) => list,
             Some(_) => return Err(wrong("'order' is not a list")),
+            None if object.contains_key("computations") => {
+                return Err(OrderError::OfOtherKind(
+                    "it has orders of a module's computations; a graph has a single order, a list \
+                     of names or an object with 'order'",
+                ));
+            }
             None => return Err(wrong("the object has no 'order'")),
         },
         _ => return Err(wrong("it is neither a list nor an object")),
