@@ -39,13 +39,6 @@ pub fn prove(args: &args::Verify) -> Result<String, Failed> {
     }
 }
 
-/// What runs of two modules have shown.
-pub struct RunsCompared {
-    pub said: String,
-    /// Whether all that were asked for fitted into the time.
-    pub is_complete: bool,
-}
-
 fn described(sameness: Sameness, old: &Module, new: &Module) -> String {
     let how = match sameness {
         Sameness::Exact => "the same program, bit for bit",

@@ -109,3 +109,10 @@ impl Failed {
         code
     }
 }
+
+/// What runs of two modules have shown.
+pub struct RunsCompared {
+    pub said: String,
+    /// Whether all that were asked for fitted into the time.
+    pub is_complete: bool,
+}

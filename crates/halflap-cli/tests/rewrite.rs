@@ -147,7 +147,7 @@ fn what_cannot_be_merged_is_said() {
         |more: &[&str]| ends(&halflap(&dir, &[&["schedule", &graph][..], more].concat()), 2).1;
     assert!(
         said(&["--merge", "op1"])
-            .contains("a merge needs two or more collectives, and 1 was named")
+            .contains("this rewrite takes two or more collectives, and 1 was named")
     );
     assert!(said(&["--merge", "op1,nobody"]).contains("'nobody' is not a node of the graph"));
     assert!(

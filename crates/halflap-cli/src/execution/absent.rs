@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use crate::args;
-use crate::equivalence::RunsCompared;
-use crate::exit::Failed;
+use crate::exit::{Failed, RunsCompared};
 use crate::runtime::ABSENT;
 use crate::source::ModuleSource;
 

@@ -12,8 +12,7 @@ use halflap_run::tensor::{DType, Tensor};
 use super::plans::Which;
 use super::run;
 use crate::args;
-use crate::equivalence::RunsCompared;
-use crate::exit::Failed;
+use crate::exit::{Failed, RunsCompared};
 use crate::place::Input;
 use crate::source::ModuleSource;
 
@@ -106,6 +105,7 @@ impl Runs {
         )
     }
 }
+
 impl Runnable {
     /// The results of all ranks; `None` if they took too long.
     fn run(&self, seed: u64, until: Instant) -> Result<Option<Vec<Vec<Tensor>>>, Failed> {

@@ -5,11 +5,9 @@
 //! them), but when a NaN is found it helps to know which kernel produced the first infinity.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Forbidden;
 use super::probe::{LaunchArray, LaunchPhase, Seen};
-use crate::comm::MessageEnd;
 use crate::failure::{FirstInfinity, NotFinite};
 use crate::sync::locked;
 use crate::tensor::{DType, View, numbers};
@@ -89,14 +87,11 @@ pub(super) struct Finite {
     rank: usize,
     /// The task that produced the first infinity, and its description.
     infinity: Mutex<Option<(u64, FirstInfinity)>>,
-    /// Whether a message brought bad values. Its sender was found before it sent them, and is to
-    /// blame, although the message may come earlier in the plan than what made them.
-    is_sent: AtomicBool,
 }
 
 impl Finite {
     pub(super) fn new(forbidden: Forbidden, rank: usize) -> Finite {
-        Finite { forbidden, rank, infinity: Mutex::default(), is_sent: AtomicBool::new(false) }
+        Finite { forbidden, rank, infinity: Mutex::default() }
     }
 
     /// The least severe content that is an error.
@@ -126,21 +121,10 @@ impl Finite {
             most = most.max(worst);
             let is_meant = array.argument.is_constant && takes_meant;
             if worst >= self.limit() && !is_meant {
-                let violation = || self.violation(when, seen, array);
-                return ((!self.is_from_another(when, seen)).then(violation), most);
+                return (Some(self.violation(when, seen, array)), most);
             }
         }
         (None, most)
-    }
-
-    /// Whether bad values of a launch are another rank's: a message brings them, or brought some
-    /// before.
-    fn is_from_another(&self, when: LaunchPhase, seen: &Seen<'_>) -> bool {
-        let message = seen.label.message.as_ref().filter(|_| when != LaunchPhase::Before);
-        if message.is_some_and(|message| message.end == MessageEnd::Recv) {
-            self.is_sent.store(true, Ordering::Relaxed);
-        }
-        self.is_sent.load(Ordering::Relaxed)
     }
 
     /// Remembers a launch that produced an infinity from finite numbers.

@@ -125,7 +125,7 @@ pub struct Rewritten {
 pub enum RewriteError {
     #[error("'{name}' is not a node of the graph")]
     UnknownNode { name: String },
-    #[error("two or more collectives become one, and {count} was named")]
+    #[error("this rewrite takes two or more collectives, and {count} was named")]
     TooFew { count: usize },
     #[error("'{member}' is named twice: an operation can be merged or cut once")]
     Twice { member: String },
