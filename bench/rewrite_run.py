@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Rewritten modules on emulated links: whether a measured step follows the simulated gain.
+
+    python3 bench/rewrite_run.py [--halflap BIN] [--rounds 5] [--steps 8] [--only NAME]
+
+Writes a module for every rewrite, and a tensor-parallel one, on two ranks that are threads. Each is
+scheduled as it is and rewritten, and both texts run in turns on emulated links. Steps are simulated
+with the times that `--profile-out` measured in the same runs. Prints tables for docs/rewrite.md.
+Other work on the machine spoils it.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+import common
+from compare import build_halflap, cpu_model, table, version_of
+from run import measured
+
+#: Bandwidths of the links, in GB/s; on the second, communication takes about as long as compute.
+LINKS = [10, 0.1]
+LATENCY = 20
+
+
+def device(bandwidth):
+    """The machine that rewrites are chosen for: a core, and the emulated link."""
+    return {
+        "peak_tflops": 0.02,
+        "memory_gb_per_s": 4,
+        "ranks_per_node": 2,
+        "nvlink_gb_per_s": bandwidth,
+        "network_gb_per_s": bandwidth,
+        "nvlink_base_us": LATENCY,
+        "nvlink_hop_us": 0,
+        "nvlink_ramp_us": 0,
+        "launch_us": 3,
+    }
+
+
+ALL = "replica_groups={{0,1}}, use_global_device_ids=true"
+DIMS = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+HEAD = """HloModule {name}, num_partitions=2
+
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}}
+
+"""
+
+
+def entry(name, lines):
+    """A module of an entry alone; its last line is the root."""
+    lines = [*lines[:-1], f"ROOT {lines[-1]}"]
+    return HEAD.format(name=name) + "\n".join(["ENTRY main {", *(f"  {of}" for of in lines), "}\n"])
+
+
+def merge(count=120, rows=32, width=32):
+    """Many small weights, each gathered for one layer."""
+    lines = [f"x0 = f32[{rows},{width}]{{1,0}} parameter(0)"]
+    lines += [f"w{i} = f32[{width // 2},{width}]{{1,0}} parameter({i + 1})" for i in range(count)]
+    for i in range(count):
+        lines += [
+            f"g{i} = f32[{width},{width}]{{1,0}} all-gather(w{i}), channel_id={i + 1}, {ALL}, "
+            "dimensions={0}",
+            f"d{i} = f32[{rows},{width}]{{1,0}} dot(x{i}, g{i}), {DIMS}",
+            f"x{i + 1} = f32[{rows},{width}]{{1,0}} tanh(d{i})",
+        ]
+    return entry("merge", lines)
+
+
+def scatter(count=4, rows=512, width=256):
+    """Gradients that are reduced, and of which each rank updates its own rows."""
+    whole, own = f"f32[{rows},{width}]{{1,0}}", f"f32[{rows // 2},{width}]{{1,0}}"
+    lines = [f"p{i} = {whole} parameter({i})" for i in range(count)]
+    lines += [
+        "id = u32[] partition-id()",
+        "rank = s32[] convert(id)",
+        f"size = s32[] constant({rows // 2})",
+        "at = s32[] multiply(rank, size)",
+        "zero = s32[] constant(0)",
+    ]
+    for i in range(count):
+        lines += [
+            f"t{i} = {whole} negate(p{i})",
+            f"r{i} = {whole} all-reduce(t{i}), channel_id={i + 1}, {ALL}, to_apply=add",
+            f"s{i} = {own} dynamic-slice(r{i}, at, zero), "
+            f"dynamic_slice_sizes={{{rows // 2},{width}}}",
+        ]
+    results = ", ".join(f"s{i}" for i in range(count))
+    return entry("scatter", [*lines, f"all = ({', '.join([own] * count)}) tuple({results})"])
+
+
+def narrow(count=4, rows=512, width=256):
+    """Weights that are gathered wide and used narrow."""
+    wide, short = f"f32[{rows},{width}]{{1,0}}", f"bf16[{rows},{width}]{{1,0}}"
+    lines = [f"w{i} = f32[{rows // 2},{width}]{{1,0}} parameter({i})" for i in range(count)]
+    for i in range(count):
+        lines += [
+            f"g{i} = {wide} all-gather(w{i}), channel_id={i + 1}, {ALL}, dimensions={{0}}",
+            f"n{i} = {short} convert(g{i})",
+            f"m{i} = {short} negate(n{i})",
+        ]
+    results = ", ".join(f"m{i}" for i in range(count))
+    return entry("narrow", [*lines, f"all = ({', '.join([short] * count)}) tuple({results})"])
+
+
+def keep(count=4, rows=128, width=256):
+    """Weights that are gathered again for a second pass."""
+    weight, part = f"f32[{width},{width}]{{1,0}}", f"f32[{width // 2},{width}]{{1,0}}"
+    data = f"f32[{rows},{width}]{{1,0}}"
+    lines = [f"x0 = {data} parameter(0)"]
+    lines += [f"w{i} = {part} parameter({i + 1})" for i in range(count)]
+    for step in range(2 * count):
+        i = step if step < count else 2 * count - 1 - step
+        given = f"w{i}" if step < count else f"b{step}"
+        if step >= count:
+            pair = f"({part}, {data})"
+            lines += [
+                f"t{step} = {pair} tuple(w{i}, x{step})",
+                f"o{step} = {pair} opt-barrier(t{step})",
+                f"b{step} = {part} get-tuple-element(o{step}), index=0",
+                f"y{step} = {data} get-tuple-element(o{step}), index=1",
+            ]
+        read = f"y{step}" if step >= count else f"x{step}"
+        lines += [
+            f"g{step} = {weight} all-gather({given}), channel_id={step + 1}, {ALL}, dimensions={{0}}",
+            f"d{step} = {data} dot({read}, g{step}), {DIMS}",
+            f"x{step + 1} = {data} tanh(d{step})",
+        ]
+    return entry("keep", lines)
+
+
+def pipeline(count=8, rows=256, width=256):
+    """A loop over layers, each with a weight that is gathered first."""
+    weight, part = f"f32[{width},{width}]{{1,0}}", f"f32[{width // 2},{width}]{{1,0}}"
+    data, stack = f"f32[{rows},{width}]{{1,0}}", f"f32[{count},{width // 2},{width}]{{2,1,0}}"
+    state = f"(s32[], {data}, {stack})"
+    return (
+        HEAD.format(name="pipeline")
+        + f"""body {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = {data} get-tuple-element(s), index=1
+  w = {stack} get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  j = s32[] add(i, one)
+  own = f32[1,{width // 2},{width}]{{2,1,0}} dynamic-slice(w, i, zero, zero), dynamic_slice_sizes={{1,{width // 2},{width}}}
+  row = {part} reshape(own)
+  g = {weight} all-gather(row), channel_id=1, {ALL}, dimensions={{0}}
+  d = {data} dot(x, g), {DIMS}
+  y = {data} tanh(d)
+  ROOT r = {state} tuple(j, y, w)
+}}
+
+condition {{
+  t = {state} parameter(0)
+  k = s32[] get-tuple-element(t), index=0
+  n = s32[] constant({count})
+  ROOT lt = pred[] compare(k, n), direction=LT
+}}
+
+ENTRY main {{
+  x0 = {data} parameter(0)
+  w0 = {stack} parameter(1)
+  start = s32[] constant(0)
+  init = {state} tuple(start, x0, w0)
+  loop = {state} while(init), condition=condition, body=body
+  ROOT end = {data} get-tuple-element(loop), index=1
+}}
+"""
+    )
+
+
+def parallel(name, count, rows, sizes):
+    """Tensor-parallel layers: two products, and a sum over the ranks."""
+    width, inner = sizes
+    whole, part = f"f32[{rows},{width}]{{1,0}}", f"f32[{rows},{inner}]{{1,0}}"
+    lines = [f"x0 = {whole} parameter(0)"]
+    for i in range(count):
+        lines.append(f"up{i} = f32[{width},{inner}]{{1,0}} parameter({2 * i + 1})")
+        lines.append(f"down{i} = f32[{inner},{width}]{{1,0}} parameter({2 * i + 2})")
+    for i in range(count):
+        lines += [
+            f"h{i} = {part} dot(x{i}, up{i}), {DIMS}",
+            f"y{i} = {whole} dot(h{i}, down{i}), {DIMS}",
+            f"x{i + 1} = {whole} all-reduce(y{i}), channel_id={i + 1}, {ALL}, to_apply=add",
+        ]
+    return entry(name, lines)
+
+
+#: Each with its module, and how it is rewritten.
+PROGRAMS = {
+    "merge": (merge(), "merge"),
+    "reduce-scatter": (scatter(), "reduce-scatter"),
+    "narrow": (narrow(), "narrow"),
+    "keep": (keep(), "keep"),
+    "pipeline": (pipeline(), "pipeline"),
+    "split": (parallel("split", 2, 512, (256, 128)), "split"),
+    "tensor-parallel": (parallel("tensor_parallel", 4, 256, (256, 512)), "split"),
+}
+
+
+class Program:
+    """A module, scheduled as it is and rewritten, and what was measured of both."""
+
+    def __init__(self, halflap, folder, name, bandwidth):
+        self.halflap, self.folder, self.name = halflap, folder, name
+        self.bandwidth, self.link = bandwidth, f"{bandwidth}GB/s,{LATENCY}us"
+        text, self.rewrite = PROGRAMS[name]
+        self.path = folder / f"{name}.txt"
+        self.path.write_text(text)
+        machine = folder / f"device{bandwidth}.json"
+        machine.write_text(json.dumps(device(bandwidth)))
+        self.options = ["--device", machine, "--memory-budget", "4x", "--no-advice"]
+        self.steps = {"old": [], "new": []}
+        self.last = {}
+
+    def schedule(self):
+        self.scheduled("old")
+        # A core has no waves of tiles: pieces of a product lose little.
+        tail = ["--piece-tail", "4KiB"]
+        found = self.scheduled("new", "--rewrite", self.rewrite, *tail)
+        self.what = f"{len(found['recipes'])} {self.rewrite}"
+        if self.rewrite == "split" and found["recipes"]:
+            pieces = found["recipes"][0]["into"].count(",") + 1
+            self.what = f"{len(found['recipes'])} into {pieces} pieces"
+
+    def scheduled(self, which, *more):
+        out = self.file(which, "txt")
+        command = [self.halflap, "schedule", self.path, *self.options, *more]
+        common.run([*command, "--emit", "hlo", "-o", out])
+        return json.loads(common.run([*command, "--json"]))
+
+    def file(self, which, kind):
+        return self.folder / f"{self.name}.{self.bandwidth}.{which}.{kind}"
+
+    def turn(self, steps):
+        """Runs both once."""
+        for which in self.steps:
+            path, profile = self.file(which, "txt"), self.file(which, "json")
+            command = [self.halflap, "run", path, "--input-order", "--steps", steps]
+            found = measured([*command, "--emulate-link", self.link, "--profile-out", profile])
+            simulated = json.loads(
+                common.run([self.halflap, "simulate", path, "--profile", profile, "--json"])
+            )
+            self.steps[which].append((found["step_time"], simulated["step_time"]))
+            self.last[which] = found
+
+    def ratios(self):
+        """New over old, measured and simulated, round by round."""
+        rounds = zip(self.steps["old"], self.steps["new"])
+        return [(new[0] / old[0], new[1] / old[1]) for old, new in rounds]
+
+    def row(self):
+        middle = {which: self.middle(which) for which in self.steps}
+        ratios = self.ratios()
+        measured_ratio = statistics.median(ratio for ratio, _ in ratios)
+        simulated_ratio = statistics.median(ratio for _, ratio in ratios)
+        self.apart = measured_ratio / simulated_ratio - 1
+        cells = [self.name, f"{self.bandwidth} GB/s", self.what]
+        for which in self.steps:
+            cells += [f"{time / 1e6:.1f} ms" for time in middle[which]]
+        cells += [f"{measured_ratio:.3f}", f"{simulated_ratio:.3f}", f"{100 * self.apart:+.1f}%"]
+        return cells
+
+    def middle(self, which):
+        return [statistics.median(times) for times in zip(*self.steps[which])]
+
+    def against_longer(self):
+        """The step over the longer of compute and communication, before and after."""
+        cells = [self.name, f"{self.bandwidth} GB/s"]
+        for which in self.steps:
+            found = self.last[which]
+            longer = max(found["compute"], found["communication"])
+            cells += [
+                f"{found['compute'] / 1e6:.1f} ms",
+                f"{found['communication'] / 1e6:.1f} ms",
+                f"{found['step_time'] / 1e6:.1f} ms",
+                f"{found['step_time'] / longer:.3f}",
+            ]
+        return cells
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--halflap")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--only", action="append", choices=list(PROGRAMS))
+    options = parser.parse_args()
+    halflap = Path(options.halflap) if options.halflap else build_halflap()
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = options.only or list(PROGRAMS)
+        pairs = [(name, bandwidth) for bandwidth in LINKS for name in chosen]
+        programs = [Program(halflap, Path(folder), *pair) for pair in pairs]
+        for program in programs:
+            program.schedule()
+        programs = [program for program in programs if not program.what.startswith("0")]
+        for _ in range(options.rounds):
+            for program in programs:
+                program.turn(options.steps)
+    day = datetime.date.today().isoformat()
+    print(f"{day}: {version_of([halflap])}, {cpu_model()}, load {os.getloadavg()[0]:.1f}")
+    head = ["program", "link", "rewrites", "old, measured", "simulated", "new, measured", "simulated"]
+    head += ["ratio, measured", "simulated", "apart"]
+    print(table(head, [program.row() for program in programs]))
+    head = ["program", "link", "old: compute", "communication", "step", "of the longer"]
+    head += ["new: compute", "communication", "step", "of the longer"]
+    last = [program for program in programs if program.rewrite == "split"]
+    print("\n" + table(head, [program.against_longer() for program in last]))
+
+
+if __name__ == "__main__":
+    main()
