@@ -37,6 +37,7 @@ pub fn effort(effort: EffortArg) -> Effort {
         EffortArg::Quick => Effort::Quick,
         EffortArg::Default => Effort::Default,
         EffortArg::Thorough => Effort::Thorough,
+        EffortArg::Sketch => Effort::Sketch,
     }
 }
 

@@ -6,6 +6,8 @@
 //! is.
 
 mod keeps;
+mod levels;
+mod report;
 
 use std::collections::BTreeMap;
 
@@ -13,20 +15,21 @@ use halflap::cost::{Device, Link};
 use halflap::evaluate::Change;
 use halflap::ids::{IdVec, UnitId};
 use halflap::memory::{Budget, Timeline};
+use halflap::rewrite::TAIL;
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
 use halflap_hlo::change::{
     self, CarriedBuffers, ChangeError, Found, MergeClass, Recipe, RecipeKind,
 };
 use halflap_hlo::{Module, Sameness, same};
-use halflap_report::{count, exposed_by_collective, printable, printable_end};
-use serde_json::{Value, json};
 
 use crate::args::{self, AllowedRecipes, EffortArg, SearchArgs};
 use crate::equivalence::unproved;
 use crate::exit::Failed;
-use crate::show::{ROWS, Was};
+use crate::show::Was;
 use crate::source::{Hlo, Subject};
+pub use report::ModuleChanges;
+use report::{named, numbered, spent};
 
 /// What computations may need, by name: the base of memory limits.
 pub type Peaks = BTreeMap<String, Bytes>;
@@ -60,44 +63,6 @@ pub struct ImprovedModule<T> {
     pub subject: Subject,
     pub all: Vec<Decided<T>>,
     pub changed: ModuleChanges,
-}
-
-/// What was changed, and what it gains.
-pub struct ModuleChanges {
-    /// The module as it was, in its own orders.
-    pub was: Was,
-    /// The step of the best orders of the module as it was; unknown where recipes were given.
-    order_alone: Option<Nanos>,
-    recipes: Vec<Applied>,
-    /// Why nothing was changed, if nothing was.
-    kept_because: &'static str,
-    sameness: Sameness,
-    /// The loops that communicate and are not pipelined, with the reason; none where pipelines were
-    /// not allowed or nothing was tried.
-    loops: Vec<(String, String)>,
-}
-
-/// A recipe that was applied.
-struct Applied {
-    name: String,
-    recipe: Recipe,
-    /// The collective that it made.
-    into: String,
-    /// Where the first collective that it changed comes from.
-    place: String,
-    before: Spent,
-    after: Option<Spent>,
-    /// What stays alive for it.
-    kept: Option<Bytes>,
-}
-
-/// The time of collectives in a step, and how much of it is exposed.
-#[derive(Clone, Copy, Default)]
-struct Spent {
-    time: Nanos,
-    exposed: Nanos,
-    /// What one takes or gives, whichever is larger.
-    size: Bytes,
 }
 
 /// The minimum gain, as a fraction of the step: less is within the model's own error.
@@ -136,12 +101,8 @@ pub fn improve<T>(
         Some(allowed) => maker.chosen(allowed)?,
         None => maker.given()?,
     };
-    let sameness = match &chosen.changed {
-        Some((changed, _)) => maker.proved(&chosen.recipes, changed)?,
-        None => Sameness::Exact,
-    };
     let loops = maker.loops(&chosen);
-    let Chosen { recipes, changed, order_alone, alone, kept_because, .. } = chosen;
+    let Chosen { recipes, changed, order_alone, alone, kept_because, sameness, .. } = chosen;
     let before = spent(&subject, &own);
     let (new, all) = match (changed, alone) {
         (Some((changed, all)), _) => (changed, all),
@@ -195,6 +156,12 @@ struct Tried<T> {
     all: Vec<Decided<T>>,
 }
 
+/// A module, and the recipes that led to it.
+struct RewriteBase<'a> {
+    module: &'a Module,
+    recipes: &'a [(Recipe, String)],
+}
+
 /// What is kept of what was tried.
 struct Chosen<T> {
     recipes: Vec<(Recipe, String)>,
@@ -203,6 +170,7 @@ struct Chosen<T> {
     /// The orders of the module as it is.
     alone: Option<Vec<Decided<T>>>,
     kept_because: &'static str,
+    sameness: Sameness,
     /// Whether anything was tried.
     is_tried: bool,
 }
@@ -252,9 +220,11 @@ impl<T> Maker<'_, T> {
         let subject = self.subject.changed_to(module)?;
         let all = self.search.search(&subject, &self.args.search, &self.peaks)?;
         let recipes = recipes.into_iter().zip(into).collect();
+        let module = module_of(&subject, self.hlo);
+        let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
         let changed = Some((subject, all));
         let (order_alone, alone, kept_because, is_tried) = (None, None, "", false);
-        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, is_tried })
+        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
     }
 
     /// The recipes that make the step shorter.
@@ -268,24 +238,25 @@ impl<T> Maker<'_, T> {
             order_alone,
             alone: Some(alone),
             kept_because: because,
+            sameness: Sameness::Exact,
             is_tried: true,
         };
         if exposed < step(&alone) * LEAST {
             let kept = kept("communication is hidden by the order alone", alone);
             return Ok(Chosen { is_tried: false, ..kept });
         }
-        let tried = match self.best(allowed, &alone)? {
-            Some(tried) => self.without(tried)?,
+        let (tried, sameness) = match self.best(allowed, &alone)? {
+            Some(tried) => match self.proved_part(self.without(tried)?, allowed)? {
+                Some(proved) => proved,
+                None => return Ok(kept("none of those that help could be proved", alone)),
+            },
             None if self.has_any(allowed) => {
                 return Ok(kept("none makes the step shorter within the memory limit", alone));
             }
             None => return Ok(kept("none of those that are allowed applies to it", alone)),
         };
         let (subject, recipes) = (tried.subject, tried.recipes);
-        let all = match self.args.search.effort {
-            Some(EffortArg::Quick) => tried.all,
-            _ => self.search.search(&subject, &self.args.search, &self.peaks)?,
-        };
+        let all = self.search.search(&subject, &self.args.search, &self.peaks)?;
         if step(&all).0 > step(&alone).0 * (1.0 - LEAST) {
             return Ok(kept("none that was tried makes the step shorter", alone));
         }
@@ -295,12 +266,12 @@ impl<T> Maker<'_, T> {
         }
         let changed = Some((subject, all));
         let (alone, kept_because, is_tried) = (None, "", true);
-        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, is_tried })
+        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
     }
 
     /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone
     /// if both together are no better than the module as it is, then gathers that are kept,
-    /// pipelines and merges on top.
+    /// pipelines, collectives on two levels, merges and splits on top.
     fn best(
         &self,
         allowed: &AllowedRecipes,
@@ -330,15 +301,30 @@ impl<T> Maker<'_, T> {
                 break;
             }
         }
+        if allowed.kinds.contains(&RecipeKind::Scatter) {
+            best = self.sharded(best, allowed, alone)?;
+        }
         if allowed.kinds.contains(&RecipeKind::Keep) {
             best = self.kept(best, alone)?;
         }
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
             best = self.pipelined(best)?;
         }
+        let leveled = match allowed.kinds.contains(&RecipeKind::Levels) {
+            true => self.on_two_levels(best.as_ref(), allowed)?,
+            false => None,
+        };
         if allowed.kinds.contains(&RecipeKind::Merge) {
             best = self.with_merges(best, allowed, alone)?;
         }
+        // Merged collectives pay for fewer hops, too: both are tried.
+        let leveled = match leveled {
+            Some(leveled) if allowed.kinds.contains(&RecipeKind::Merge) => {
+                self.with_merges(Some(leveled), allowed, alone)?
+            }
+            leveled => leveled,
+        };
+        best = self.shorter(best, leveled);
         match allowed.kinds.contains(&RecipeKind::Split) {
             true => self.with_splits(best, allowed, in_order),
             false => Ok(best),
@@ -364,7 +350,7 @@ impl<T> Maker<'_, T> {
             let found = change::find_splits(self.module_after(best.as_ref()), pieces).into_iter();
             let set: Vec<Recipe> = found
                 .filter(|found| found.is_exact || !allowed.exact_only)
-                .map(|found| found.recipe)
+                .map(|found| self.with_tail(found.recipe))
                 .filter(|recipe| recipe.members().iter().all(is_exposed))
                 .collect();
             if !set.is_empty() {
@@ -374,6 +360,17 @@ impl<T> Maker<'_, T> {
         Ok(self.shorter(best, with))
     }
 
+    /// A split whose products have the tail of the command line.
+    fn with_tail(&self, recipe: Recipe) -> Recipe {
+        let own = self.args.piece_tail.map(|tail| tail.limit(TAIL));
+        match recipe {
+            Recipe::Split { collective, pieces, .. } => {
+                Recipe::Split { collective, pieces, tail: own }
+            }
+            other => other,
+        }
+    }
+
     /// The best set with merges on top: larger ones as long as they make the step shorter.
     fn with_merges(
         &self,
@@ -381,8 +378,11 @@ impl<T> Maker<'_, T> {
         allowed: &AllowedRecipes,
         alone: Nanos,
     ) -> Result<Option<Tried<T>>, Failed> {
-        let module = self.module_after(best.as_ref());
-        let mut classes = change::merge_classes(module);
+        // Merges of one size replace those of another.
+        let module = self.module_after(best.as_ref()).clone();
+        let recipes = best.as_ref().map_or(Vec::new(), |best| best.recipes.clone());
+        let base = RewriteBase { module: &module, recipes: &recipes };
+        let mut classes = change::merge_classes(&module);
         classes.retain(|class| class.is_exact || !allowed.exact_only);
         let of_cap = |cap: Bytes| -> Vec<Recipe> {
             classes.iter().flat_map(|class| class.sets(cap)).collect()
@@ -392,7 +392,7 @@ impl<T> Maker<'_, T> {
         let mut shorter = 0;
         for set in sets.iter().filter(|set| !set.is_empty()) {
             let shortest = best.as_ref().map_or(alone, |best| step(&best.all));
-            let tried = self.tried(best.as_ref(), set.clone())?;
+            let tried = self.tried_on(&base, set.clone())?;
             let is_shorter = tried.as_ref().is_some_and(|tried| step(&tried.all) < shortest);
             best = self.shorter(best, tried);
             if !is_shorter {
@@ -402,7 +402,7 @@ impl<T> Maker<'_, T> {
         }
         let least = of_cap(LEAST_CAP);
         if shorter < 2 && !least.is_empty() && !sets.contains(&least) {
-            let tried = self.tried(best.as_ref(), least)?;
+            let tried = self.tried_on(&base, least)?;
             best = self.shorter(best, tried);
         }
         Ok(best)
@@ -415,17 +415,38 @@ impl<T> Maker<'_, T> {
         let is_fit = |is_exact: bool| is_exact || !allowed.exact_only;
         let is_found = |found: &Found| is_allowed(found.recipe.kind()) && is_fit(found.is_exact);
         change::find(module).iter().any(is_found)
+            || change::find_shards(module).iter().any(is_found)
             || is_allowed(RecipeKind::Keep) && !change::find_keeps(module).is_empty()
             || is_allowed(RecipeKind::Pipeline)
                 && !change::find_pipelines(module, CarriedBuffers::One).is_empty()
             || is_allowed(RecipeKind::Split)
                 && change::find_splits(module, PIECES[1]).iter().any(|of| is_fit(of.is_exact))
+            || is_allowed(RecipeKind::Levels)
+                && self.leveled(module).iter().any(|of| is_fit(of.is_exact))
             || is_allowed(RecipeKind::Merge)
                 && change::merge_classes(module).iter().any(|class| is_fit(class.is_exact))
     }
 
     fn module_after<'s>(&'s self, tried: Option<&'s Tried<T>>) -> &'s Module {
         tried.map_or(&self.hlo.module, |tried| module_of(&tried.subject, self.hlo))
+    }
+
+    /// The same with all-reduces that are scattered and gathered again, if that is shorter.
+    fn sharded(
+        &self,
+        best: Option<Tried<T>>,
+        allowed: &AllowedRecipes,
+        alone: Nanos,
+    ) -> Result<Option<Tried<T>>, Failed> {
+        let found = change::find_shards(self.module_after(best.as_ref())).into_iter();
+        let found = found.filter(|found| found.is_exact || !allowed.exact_only);
+        let set: Vec<Recipe> = found.map(|found| found.recipe).collect();
+        if set.is_empty() {
+            return Ok(best);
+        }
+        let shortest = best.as_ref().map_or(alone, |best| step(&best.all));
+        let with = self.tried(best.as_ref(), set)?;
+        Ok(with.filter(|with| step(&with.all) < shortest).or(best))
     }
 
     /// The same with gathers that are kept instead of repeated: fewer, as long as that makes the
@@ -478,34 +499,18 @@ impl<T> Maker<'_, T> {
     /// Recipes on top of others, with a quick search for orders; `None` if no order fits into
     /// memory.
     fn tried(&self, on: Option<&Tried<T>>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
-        let module = self.module_after(on);
-        let is_merge = |recipe: &Recipe| recipe.kind() == RecipeKind::Merge;
-        let base: Vec<(Recipe, String)> = match on {
-            // Merges of one size replace those of another.
-            Some(on)
-                if set.iter().all(is_merge) && on.recipes.iter().any(|(of, _)| is_merge(of)) =>
-            {
-                return self.tried_again(on, set);
-            }
-            Some(on) => on.recipes.clone(),
-            None => Vec::new(),
-        };
-        let (module, into) =
-            change::apply(module, &set).map_err(|error| Failed::OurBug(error.to_string()))?;
-        let recipes = base.into_iter().chain(set.into_iter().zip(into)).collect();
-        self.ordered(recipes, module)
+        let recipes = on.map_or(&[][..], |on| &on.recipes);
+        self.tried_on(&RewriteBase { module: self.module_after(on), recipes }, set)
     }
 
-    /// The same with the merges of a set in place of those that are there.
-    fn tried_again(&self, on: &Tried<T>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
-        let kept: Vec<Recipe> = on
-            .recipes
-            .iter()
-            .filter(|(recipe, _)| recipe.kind() != RecipeKind::Merge)
-            .map(|(recipe, _)| recipe.clone())
-            .collect();
-        let [first, keeps, pipelines, _, _] = stages(kept);
-        let (recipes, module) = self.applied(&[first, keeps, pipelines, set])?;
+    fn tried_on(
+        &self,
+        base: &RewriteBase<'_>,
+        set: Vec<Recipe>,
+    ) -> Result<Option<Tried<T>>, Failed> {
+        let (module, into) =
+            change::apply(base.module, &set).map_err(|error| Failed::OurBug(error.to_string()))?;
+        let recipes = base.recipes.iter().cloned().chain(set.into_iter().zip(into)).collect();
         self.ordered(recipes, module)
     }
 
@@ -528,8 +533,8 @@ impl<T> Maker<'_, T> {
         module: Module,
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
-        let quick = SearchArgs { effort: Some(EffortArg::Quick), ..self.args.search.clone() };
-        match self.search.search(&subject, &quick, &self.peaks) {
+        let sketch = SearchArgs { effort: Some(EffortArg::Sketch), ..self.args.search.clone() };
+        match self.search.search(&subject, &sketch, &self.peaks) {
             Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),
@@ -558,25 +563,43 @@ impl<T> Maker<'_, T> {
             .filter(|(_, name)| !self.args.without.contains(name))
             .map(|((recipe, _), _)| recipe.clone())
             .collect();
-        let [first, mut keeps, mut pipelines, merges, mut splits] = stages(kept);
-        let (_, module) = self.applied(std::slice::from_ref(&first))?;
-        retain_there(&mut keeps, &change::find_keeps(&module));
-        let (_, module) = self.applied(&[first.clone(), keeps.clone()])?;
-        retain_there(&mut pipelines, &change::find_pipelines(&module, CarriedBuffers::One));
-        let (_, module) = self.applied(&[first.clone(), keeps.clone(), pipelines.clone()])?;
-        let classes = change::merge_classes(&module);
-        let merges: Vec<Recipe> =
-            merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
-        let (_, module) =
-            self.applied(&[first.clone(), keeps.clone(), pipelines.clone(), merges.clone()])?;
-        let found = PIECES.into_iter().flat_map(|pieces| change::find_splits(&module, pieces));
-        let there: Vec<Recipe> = found.map(|found| found.recipe).collect();
-        splits.retain(|split| there.contains(split));
-        let (recipes, module) = self.applied(&[first, keeps, pipelines, merges, splits])?;
+        let mut sets: Vec<Vec<Recipe>> = Vec::new();
+        for stage in stages(kept) {
+            let (_, module) = self.applied(&sets)?;
+            sets.push(still_there(&module, stage));
+        }
+        let (recipes, module) = self.applied(&sets)?;
         let found = self.ordered(recipes, module)?;
         found.ok_or_else(|| {
             Failed::BadInput("--without: the rest does not fit into the memory limit".to_owned())
         })
+    }
+
+    /// The recipes that the proof accepts, and how the result is the same: all of them, or else
+    /// those stages with which it still does.
+    fn proved_part(
+        &self,
+        tried: Tried<T>,
+        allowed: &AllowedRecipes,
+    ) -> Result<Option<(Tried<T>, Sameness)>, Failed> {
+        let is_fit = |how: &Sameness| *how == Sameness::Exact || !allowed.exact_only;
+        let proof = |module: &Module| same(&self.hlo.module, module).ok().filter(is_fit);
+        if let Some(how) = proof(module_of(&tried.subject, self.hlo)) {
+            return Ok(Some((tried, how)));
+        }
+        let all: Vec<Recipe> = tried.recipes.into_iter().map(|(recipe, _)| recipe).collect();
+        let (mut sets, mut last): (Vec<Vec<Recipe>>, _) = (Vec::new(), Sameness::Exact);
+        for stage in stages(all) {
+            let (_, module) = self.applied(&sets)?;
+            sets.push(still_there(&module, stage));
+            match proof(&self.applied(&sets)?.1) {
+                Some(how) => last = how,
+                None => sets.truncate(sets.len() - 1),
+            }
+        }
+        let (recipes, module) = self.applied(&sets)?;
+        let found = if recipes.is_empty() { None } else { self.ordered(recipes, module)? };
+        Ok(found.map(|tried| (tried, last)))
     }
 
     /// The loops that communicate and are not pipelined, and why.
@@ -616,46 +639,56 @@ impl<T> Maker<'_, T> {
         }
         Ok(2 * longer > all)
     }
-
-    /// The result was proved to be the same, and as exact as its recipes claim.
-    fn proved(&self, recipes: &[(Recipe, String)], subject: &Subject) -> Result<Sameness, Failed> {
-        let module = module_of(subject, self.hlo);
-        let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
-        let is_exact_only = self.args.allowed_recipes().is_some_and(|allowed| allowed.exact_only);
-        match sameness == Sameness::SumOrder && is_exact_only {
-            true => Err(Failed::OurBug(format!(
-                "{} should keep every bit, but do not",
-                count(recipes.len(), "rewrite")
-            ))),
-            false => Ok(sameness),
-        }
-    }
 }
 
 fn module_of<'s>(subject: &'s Subject, old: &'s Hlo) -> &'s Module {
     subject.hlo.as_ref().map_or(&old.module, |hlo| &hlo.module)
 }
 
-/// Leaves those whose members can still be changed together.
-fn retain_there(recipes: &mut Vec<Recipe>, there: &[Recipe]) {
-    recipes.retain(|recipe| {
-        let has_all =
-            |other: &Recipe| recipe.members().iter().all(|member| other.members().contains(member));
-        there.iter().any(has_all)
-    });
+/// Those of a stage that still apply to a module.
+fn still_there(module: &Module, stage: Vec<Recipe>) -> Vec<Recipe> {
+    let Some(kind) = stage.first().map(Recipe::kind) else { return stage };
+    let names = |found: Vec<Found>| found.into_iter().map(|found| found.recipe).collect();
+    let there: Vec<Recipe> = match (kind, &stage[0]) {
+        (_, Recipe::Shard { .. }) => names(change::find_shards(module)),
+        (RecipeKind::Scatter | RecipeKind::Narrow, _) => return stage,
+        (RecipeKind::Merge, _) => {
+            let classes = change::merge_classes(module);
+            return stage.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
+        }
+        (RecipeKind::Keep, _) => change::find_keeps(module),
+        (RecipeKind::Pipeline, _) => change::find_pipelines(module, CarriedBuffers::One),
+        (_, &Recipe::Levels { ranks_per_node, .. }) => {
+            names(change::find_levels(module, ranks_per_node))
+        }
+        _ => PIECES.iter().flat_map(|&of| names(change::find_splits(module, of))).collect(),
+    };
+    let has_all = |recipe: &Recipe, other: &Recipe| {
+        recipe.members().iter().all(|member| other.members().contains(member))
+    };
+    let is_there = |recipe: &Recipe| match (kind, recipe) {
+        (RecipeKind::Keep | RecipeKind::Pipeline, _) => there.iter().any(|of| has_all(recipe, of)),
+        (_, Recipe::Split { collective, pieces, .. }) => {
+            let (collective, pieces) = (collective.clone(), *pieces);
+            there.contains(&Recipe::Split { collective, pieces, tail: None })
+        }
+        _ => there.contains(recipe),
+    };
+    stage.into_iter().filter(is_there).collect()
 }
 
-/// Recipes in the sequence in which they are applied, those of a set to the same module: scatters
-/// and narrowings, gathers that are kept, pipelines, merges, splits.
-fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 5] {
-    let mut stages = [const { Vec::new() }; 5];
+/// Recipes in the sequence in which they are applied, those of a set to the same module.
+fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 7] {
+    let mut stages = [const { Vec::new() }; 7];
     for recipe in recipes {
-        let stage = match recipe.kind() {
-            RecipeKind::Scatter | RecipeKind::Narrow => 0,
-            RecipeKind::Keep => 1,
-            RecipeKind::Pipeline => 2,
-            RecipeKind::Merge => 3,
-            RecipeKind::Split => 4,
+        let stage = match recipe {
+            Recipe::Scatter { .. } | Recipe::Narrow { .. } => 0,
+            Recipe::Shard { .. } => 1,
+            Recipe::Keep { .. } => 2,
+            Recipe::Pipeline { .. } => 3,
+            Recipe::Levels { .. } => 4,
+            Recipe::Merge { .. } => 5,
+            Recipe::Split { .. } => 6,
         };
         stages[stage].push(recipe);
     }
@@ -701,166 +734,4 @@ fn variations(model: &Model) -> Vec<Model> {
         vary(1.0, 1.0, 0.8),
         vary(1.0, 1.0, 1.25),
     ]
-}
-
-/// The names of recipes: `merge:3` is the third merge.
-fn numbered<'r>(recipes: impl Iterator<Item = &'r Recipe>) -> Vec<String> {
-    let mut counts = BTreeMap::new();
-    recipes
-        .map(|recipe| {
-            let count: &mut usize = counts.entry(recipe.kind()).or_default();
-            *count += 1;
-            format!("{}:{count}", recipe.kind().name())
-        })
-        .collect()
-}
-
-/// What every collective takes in a step, by name.
-fn spent<T>(subject: &Subject, all: &[Decided<T>]) -> BTreeMap<String, Spent> {
-    let Some(hlo) = &subject.hlo else { return BTreeMap::new() };
-    let mut spent = BTreeMap::new();
-    for unit in all {
-        let runs = subject.source.workload.units[unit.priced.unit].runs;
-        let exposed = exposed_by_collective(&unit.result.simulation);
-        let lowered = &hlo.units[unit.priced.unit].lowered;
-        for op in unit.priced.graph.ops().filter(|&op| unit.priced.graph.kind(op).is_collective()) {
-            let name = hlo.module.instruction_name(lowered.places[op].instr).to_owned();
-            let time = unit.priced.machine.times.of(op) * runs;
-            let size = unit.priced.graph.collective(op).map_or(Bytes::ZERO, |of| of.bytes());
-            spent.insert(name, Spent { time, exposed: exposed[op] * runs, size });
-        }
-    }
-    spent
-}
-
-/// Recipes with their names and what they gain.
-fn named(
-    recipes: Vec<(Recipe, String)>,
-    old: &Module,
-    Change { before, after }: &Change<BTreeMap<String, Spent>>,
-) -> Vec<Applied> {
-    let places: BTreeMap<&str, String> = old
-        .computations()
-        .flat_map(|computation| old.instructions(computation))
-        .filter(|&instr| before.contains_key(old.instruction_name(instr)))
-        .map(|instr| (old.instruction_name(instr), old.source(instr)))
-        .collect();
-    let names = numbered(recipes.iter().map(|(recipe, _)| recipe));
-    let one = |((recipe, into), name): ((Recipe, String), String)| {
-        let mut total = Spent::default();
-        for spent in recipe.members().iter().filter_map(|member| before.get(member)) {
-            total.time += spent.time;
-            total.exposed += spent.exposed;
-        }
-        let is_keep = recipe.kind() == RecipeKind::Keep;
-        let one = recipe.members().first().and_then(|member| before.get(member));
-        let kept = one.or_else(|| after.get(&into)).filter(|_| is_keep).map(|spent| spent.size);
-        let first = recipe.members().first().and_then(|member| places.get(member.as_str()));
-        Applied {
-            name,
-            place: first.cloned().unwrap_or_default(),
-            before: total,
-            after: total_of(after, &into),
-            kept,
-            recipe,
-            into,
-        }
-    };
-    recipes.into_iter().zip(names).map(one).collect()
-}
-
-/// What collectives take together, of those that are still there; their names are given as one.
-fn total_of(after: &BTreeMap<String, Spent>, names: &str) -> Option<Spent> {
-    let found = names.split(", ").filter_map(|name| after.get(name));
-    found.copied().reduce(|a, b| Spent {
-        time: a.time + b.time,
-        exposed: a.exposed + b.exposed,
-        size: a.size + b.size,
-    })
-}
-
-impl ModuleChanges {
-    /// What was changed, as text.
-    pub fn facts(&self) -> Vec<(&'static str, String)> {
-        let mut facts = Vec::new();
-        if self.recipes.is_empty() {
-            facts.push(("rewrites", format!("none: {}", self.kept_because)));
-        } else {
-            let numbers = match self.sameness {
-                Sameness::Exact => "every bit stays as it was",
-                Sameness::SumOrder => "the order of summation changes",
-            };
-            facts.push(("rewrites", format!("{}, proved; {numbers}", self.counted())));
-        }
-        facts.extend(self.recipes.iter().take(ROWS).map(|applied| ("rewrite", applied.line())));
-        let more = self.recipes.len().saturating_sub(ROWS);
-        if more > 0 {
-            facts.push(("", format!("... and {more} more: --json has all")));
-        }
-        let stays = |(name, why): &(String, String)| {
-            ("not pipelined", format!("{}: {}", printable(name), printable(why)))
-        };
-        facts.extend(self.loops.iter().take(ROWS).map(stays));
-        facts.extend(self.order_alone.map(|time| ("order alone", time.to_string())));
-        facts
-    }
-
-    /// `258 reduce-scatter, 3 merge`.
-    fn counted(&self) -> String {
-        let of = |kind: RecipeKind| {
-            let number = self.recipes.iter().filter(|of| of.recipe.kind() == kind).count();
-            (number > 0).then(|| format!("{number} {}", kind.name()))
-        };
-        RecipeKind::ALL.into_iter().filter_map(of).collect::<Vec<_>>().join(", ")
-    }
-
-    /// The same as JSON.
-    pub fn json(&self) -> Value {
-        let recipe = |applied: &Applied| {
-            let after = applied.after.unwrap_or_default();
-            json!({
-                "name": applied.name,
-                "kind": applied.recipe.kind().name(),
-                "members": applied.recipe.members(),
-                "into": applied.into,
-                "source": applied.place,
-                "communication_before": applied.before.time.0,
-                "communication": applied.after.map(|after| after.time.0),
-                "exposed_before": applied.before.exposed.0,
-                "exposed": after.exposed.0,
-                "gain": (applied.before.exposed - after.exposed).0,
-                "kept_bytes": applied.kept.map(|kept| kept.0),
-            })
-        };
-        let stays = |(name, why): &(String, String)| json!({ "loop": name, "reason": why });
-        json!({
-            "order_alone": self.order_alone.map(|time| time.0),
-            "exact": self.sameness == Sameness::Exact,
-            "not_pipelined": self.loops.iter().map(stays).collect::<Vec<_>>(),
-            "recipes": self.recipes.iter().map(recipe).collect::<Vec<_>>(),
-        })
-    }
-}
-
-impl Applied {
-    /// What became what, what it saves, and where it comes from.
-    fn line(&self) -> String {
-        let members = match self.recipe.members() {
-            [first, .., last] if self.recipe.members().len() > 3 => {
-                let count = self.recipe.members().len();
-                format!("{count} of {} to {}", printable(first), printable(last))
-            }
-            few => few.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
-        };
-        let time = match self.after {
-            Some(after) => format!("{} of communication becomes {}", self.before.time, after.time),
-            None => format!("{} of communication, merged below", self.before.time),
-        };
-        let place = match self.place.is_empty() {
-            true => String::new(),
-            false => format!(", {}", printable_end(&self.place, 60)),
-        };
-        let kept = self.kept.map(|kept| format!(", {kept} kept between them")).unwrap_or_default();
-        format!("{} {members} into {}: {time}{kept}{place}", self.name, printable(&self.into))
-    }
 }

@@ -201,7 +201,20 @@ fn wrong_orders_of_modules_are_found() {
     assert!(out.contains("no computation that runs is called 'other'"), "{out}");
     fs::write(dir.join("o.json"), "[\"ar\"]").unwrap();
     let (_, err) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 2);
-    assert!(err.contains("it is a list of names, the order of a graph; a module needs"), "{err}");
+    assert!(err.contains("o.json: it is a list of names, the order of a graph"), "{err}");
+    let (_, err) = ends(&halflap(&dir, &["simulate", "small.txt", "o.json"]), 2);
+    assert!(err.contains("a module needs an object with a list 'computations'"), "{err}");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    fs::write(dir.join("o.json"), order("\"ar-start\"")).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["simulate", &graph, "o.json"]), 2);
+    assert!(err.contains("it has orders of a module's computations"), "{err}");
+    for (pair, said) in [
+        ([graph.as_str(), "small.txt"], "json.gz is a graph, and small.txt is an HLO module: give"),
+        (["small.txt", graph.as_str()], "small.txt is an HLO module, and "),
+    ] {
+        let (_, err) = ends(&halflap(&dir, &["verify", pair[0], pair[1]]), 2);
+        assert!(err.contains(said), "{err}");
+    }
 }
 
 /// What a schedule says a module needs is what the written module needs, loops and all, and no more
@@ -610,4 +623,84 @@ fn weights_are_kept_as_memory_allows() {
     let members: Vec<&str> =
         recipes.iter().map(|recipe| recipe["members"][0].as_str().unwrap()).collect();
     assert_eq!(members, ["ag0", "ag2", "ag3"]);
+}
+
+/// Two small gathers among 64 ranks, for which the hops of a ring take longer than the bytes.
+fn over_nodes() -> String {
+    let groups = "replica_groups=[1,64]<=[64], use_global_device_ids=true, dimensions={0}";
+    format!(
+        "HloModule nodes, num_partitions=64
+
+ENTRY %main (x: f32[2,64]) -> f32[128,64] {{
+  %x = f32[2,64]{{1,0}} parameter(0)
+  %one = f32[128,64]{{1,0}} all-gather(%x), channel_id=1, {groups}
+  %mine = f32[2,64]{{1,0}} slice(%one), slice={{[0:2], [0:64]}}
+  %more = f32[2,64]{{1,0}} add(%mine, %x)
+  ROOT %two = f32[128,64]{{1,0}} all-gather(%more), channel_id=2, {groups}
+}}
+"
+    )
+}
+
+#[test]
+fn collectives_go_over_nodes_on_two_levels() {
+    let dir = folder("module-levels");
+    fs::write(dir.join("old.txt"), over_nodes()).unwrap();
+    let run = |args: &[&str]| ends(&halflap(&dir, args), 0).0;
+    // Blocks that change places are copied.
+    let limits = ["--device", "h100", "--memory-budget", "4x"];
+    let schedule = [&["schedule", "old.txt", "--rewrite", "two-levels"], &limits[..]].concat();
+    let out = run(&[&schedule[..], &["-o", "s.json"]].concat());
+    assert!(out.contains("2 two-levels, proved; every bit stays as it was"), "{out}");
+    assert!(out.contains("two-levels:1 one into one.across, one.within: "), "{out}");
+    let file = read_json(dir.join("s.json"));
+    assert!(file["step_time"].as_f64().unwrap() < 0.8 * file["order_alone"].as_f64().unwrap());
+    run(&[&schedule[..], &["--emit", "hlo", "-o", "new.txt"]].concat());
+    let out = run(&["verify", "old.txt", "new.txt"]);
+    assert!(out.starts_with("the same program, bit for bit"), "{out}");
+    let out = run(&[&schedule[..], &["--without", "two-levels:1"]].concat());
+    assert!(out.contains("1 two-levels, proved"), "{out}");
+    // Within a node, and on one link for all, there is one level.
+    for more in [&["--ranks-per-node", "64"][..], &["--link", "ib400"]] {
+        let out = run(&[&schedule[..], more].concat());
+        assert!(out.contains("none of those that are allowed applies"), "{out}");
+    }
+}
+
+/// A run that takes too long is no proof, and no refutation.
+#[test]
+fn runs_that_take_too_long_end() {
+    let dir = folder("module-limit");
+    let text = "HloModule long
+
+body {
+  s = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[] cosine(x)
+  ROOT r = (s32[], f32[]) tuple(j, y)
+}
+
+condition {
+  t = (s32[], f32[]) parameter(0)
+  k = s32[] get-tuple-element(t), index=0
+  n = s32[] constant(2000000000)
+  ROOT lt = pred[] compare(k, n), direction=LT
+}
+
+ENTRY main {
+  x0 = f32[] parameter(0)
+  start = s32[] constant(0)
+  init = (s32[], f32[]) tuple(start, x0)
+  loop = (s32[], f32[]) while(init), condition=condition, body=body
+  ROOT end = f32[] get-tuple-element(loop), index=1
+}
+";
+    fs::write(dir.join("long.txt"), text).unwrap();
+    let args = ["verify", "long.txt", "long.txt", "--run", "--run-limit", "100ms"];
+    let (out, _) = ends(&halflap(&dir, &args), 5);
+    assert!(out.starts_with("the same program, bit for bit"), "{out}");
+    assert!(out.contains("not run to the end: 0 of 3 seeds within --run-limit 100 ms"), "{out}");
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use thiserror::Error;
 
 use super::split::{is_marked, shape_text};
-use super::{Computation, HloError, Module, Operand};
+use super::{Array, Computation, HloError, Module, Operand};
 use crate::ids::{ComputationId, InstrId};
 
 /// An instruction that was not in the module.
@@ -320,6 +320,11 @@ impl<'m> Draft<'m> {
 /// Extents as a shape has them: `8,4`.
 pub(crate) fn dim_list(dims: &[u64]) -> String {
     dims.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// An array's type as it is written.
+pub(crate) fn array_text(module: &Module, array: &Array) -> String {
+    format!("{}[{}]{}", array.element.name(), dim_list(&array.dims), module.str(array.layout))
 }
 
 /// `%` or nothing, as a module writes the name of an instruction.

@@ -295,6 +295,13 @@ fn parse_dims(cursor: &mut TextCursor<'_>) -> Result<(Vec<u64>, bool), HloError>
 }
 
 impl Array {
+    /// The same with another extent of a dimension.
+    pub(crate) fn with_extent(&self, dim: usize, extent: u64) -> Array {
+        let mut array = self.clone();
+        array.dims[dim] = extent;
+        array
+    }
+
     /// How many elements there are.
     pub fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim))

@@ -85,7 +85,8 @@ impl Works {
     }
 }
 
-/// The frontend attribute of a piece of a product: how many there are.
+/// The frontend attribute of a piece of a product: how many there are, and the bytes of its tail if
+/// they are not the usual ones.
 pub(crate) const PIECES: &str = "halflap_pieces";
 
 /// How much longer a piece of a product takes than its share of the whole. A piece starts and ends
@@ -93,8 +94,10 @@ pub(crate) const PIECES: &str = "halflap_pieces";
 fn piece_loss(module: &Module, instr: InstrId) -> f64 {
     let attributes = module.attribute(instr, "frontend_attributes").unwrap_or("");
     let Some((_, rest)) = attributes.split_once(PIECES) else { return 1.0 };
-    let Some(&pieces) = numbers_in(rest).first().filter(|pieces| **pieces > 0) else { return 1.0 };
-    let (pieces, tail) = (pieces as f64, TAIL.0 as f64);
+    let numbers = numbers_in(rest.split('"').nth(1).unwrap_or(""));
+    let Some(&pieces) = numbers.first().filter(|pieces| **pieces > 0) else { return 1.0 };
+    let tail = numbers.get(1).copied().filter(|tail| *tail >= 0).unwrap_or(TAIL.0);
+    let (pieces, tail) = (pieces as f64, tail as f64);
     let Some(array) = module.instruction(instr).shape.array() else { return 1.0 };
     let result = pieces * array.elements() as f64 * f64::from(array.element.bits()) / 8.0;
     (result + pieces * tail) / (result + tail)

@@ -630,7 +630,7 @@ fn it_is_said_why_a_loop_is_not_pipelined() {
 }
 
 fn split(name: &str, pieces: u64) -> Recipe {
-    Recipe::Split { collective: name.to_owned(), pieces }
+    Recipe::Split { collective: name.to_owned(), pieces, tail: None }
 }
 
 /// A product that is reduced, and another one that reads what is gathered.

@@ -456,16 +456,26 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
         .map(|found| found.recipe)
         .collect();
     let (changed, _) = change::apply(module, &first).unwrap();
+    let fit = |found: Vec<change::Found>| -> Vec<Recipe> {
+        let found = found.into_iter().filter(|found| found.is_exact || !exact_only);
+        found.map(|found| found.recipe).collect()
+    };
+    // Only in some modules: what they change is not split.
+    let shards =
+        if module.len().is_multiple_of(3) { fit(change::find_shards(&changed)) } else { vec![] };
+    let (changed, _) = change::apply(&changed, &shards).unwrap();
     let keeps = change::find_keeps(&changed);
     let (changed, _) = change::apply(&changed, &keeps).unwrap();
     let buffers = if exact_only { CarriedBuffers::One } else { CarriedBuffers::Two };
     let pipelines = change::find_pipelines(&changed, buffers);
     let (changed, _) = change::apply(&changed, &pipelines).unwrap();
-    let splits: Vec<Recipe> = change::find_splits(&changed, if exact_only { 2 } else { 4 })
-        .into_iter()
-        .filter(|found| found.is_exact || !exact_only)
-        .map(|found| found.recipe)
-        .collect();
+    let ranks_per_node = module.devices().count() as u32 / 2;
+    let levels = match module.len() % 2 {
+        0 => fit(change::find_levels(&changed, ranks_per_node)),
+        _ => vec![],
+    };
+    let (changed, _) = change::apply(&changed, &levels).unwrap();
+    let splits = fit(change::find_splits(&changed, if exact_only { 2 } else { 4 }));
     let (changed, _) = change::apply(&changed, &splits).unwrap();
     let classes = change::merge_classes(&changed);
     let merges: Vec<Recipe> = classes
@@ -476,8 +486,8 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let (changed, _) = change::apply(&changed, &merges).unwrap();
     let how = same(module, &changed)
         .unwrap_or_else(|different| panic!("{different}\n{}\n\n{}", module.text(), changed.text()));
-    let recipes = first.into_iter().chain(keeps).chain(pipelines).chain(splits).chain(merges);
-    (recipes.collect(), changed, how)
+    let recipes = [first, shards, keeps, pipelines, levels, splits, merges].concat();
+    (recipes, changed, how)
 }
 
 #[test]
@@ -512,7 +522,7 @@ fn random_modules_compute_the_same() {
     assert!(enough, "too few of a kind were applied: {applied:?}");
     println!(
         "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline, keep, \
-         split)"
+         split, two-levels)"
     );
 }
 

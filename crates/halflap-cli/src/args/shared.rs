@@ -80,6 +80,9 @@ pub enum EffortArg {
     Default,
     /// About seven times the default's, and exact search for the smallest graphs.
     Thorough,
+    /// To compare programs, not to be asked for.
+    #[value(skip)]
+    Sketch,
 }
 
 impl EffortArg {
@@ -89,6 +92,7 @@ impl EffortArg {
             EffortArg::Quick => "quick",
             EffortArg::Default => "default",
             EffortArg::Thorough => "thorough",
+            EffortArg::Sketch => "sketch",
         }
     }
 }

@@ -6,6 +6,7 @@
 //! code with this module.
 
 mod keep;
+mod levels;
 mod merge;
 mod narrow;
 mod offsets;
@@ -24,6 +25,7 @@ use crate::nature::reduction;
 use crate::{Array, ElementType, Module, Opcode};
 use halflap::collective::Reduction;
 use halflap::ids::{Id, IdVec};
+use halflap::units::Bytes;
 
 pub use merge::MergeClass;
 
@@ -32,6 +34,12 @@ pub use merge::MergeClass;
 pub enum Recipe {
     /// An all-reduce of which each rank uses only its own slice becomes a reduce-scatter.
     Scatter {
+        /// The all-reduce.
+        all_reduce: String,
+    },
+    /// An all-reduce of which the whole is needed after elementwise operations becomes a
+    /// reduce-scatter, these operations on slices, and an all-gather.
+    Shard {
         /// The all-reduce.
         all_reduce: String,
     },
@@ -65,6 +73,15 @@ pub enum Recipe {
         collective: String,
         /// How many.
         pieces: u64,
+        /// The bytes of a product's result that a piece takes longer by, if not the usual ones.
+        tail: Option<Bytes>,
+    },
+    /// A collective over nodes becomes one within each node and one across nodes.
+    Levels {
+        /// The collective.
+        collective: String,
+        /// Ranks are laid out over nodes one after the other, so many on each.
+        ranks_per_node: u32,
     },
 }
 
@@ -80,7 +97,7 @@ pub enum CarriedBuffers {
 /// The kinds of recipes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecipeKind {
-    /// [`Recipe::Scatter`].
+    /// [`Recipe::Scatter`] and [`Recipe::Shard`].
     Scatter,
     /// [`Recipe::Merge`].
     Merge,
@@ -92,17 +109,20 @@ pub enum RecipeKind {
     Keep,
     /// [`Recipe::Split`].
     Split,
+    /// [`Recipe::Levels`].
+    Levels,
 }
 
 impl RecipeKind {
     /// Every kind.
-    pub const ALL: [RecipeKind; 6] = [
+    pub const ALL: [RecipeKind; 7] = [
         RecipeKind::Scatter,
         RecipeKind::Merge,
         RecipeKind::Narrow,
         RecipeKind::Pipeline,
         RecipeKind::Keep,
         RecipeKind::Split,
+        RecipeKind::Levels,
     ];
 
     /// Its name in options and reports.
@@ -114,6 +134,7 @@ impl RecipeKind {
             RecipeKind::Pipeline => "pipeline",
             RecipeKind::Keep => "keep",
             RecipeKind::Split => "split",
+            RecipeKind::Levels => "two-levels",
         }
     }
 
@@ -127,12 +148,13 @@ impl Recipe {
     /// Its kind.
     pub fn kind(&self) -> RecipeKind {
         match self {
-            Recipe::Scatter { .. } => RecipeKind::Scatter,
+            Recipe::Scatter { .. } | Recipe::Shard { .. } => RecipeKind::Scatter,
             Recipe::Merge { .. } => RecipeKind::Merge,
             Recipe::Narrow { .. } => RecipeKind::Narrow,
             Recipe::Pipeline { .. } => RecipeKind::Pipeline,
             Recipe::Keep { .. } => RecipeKind::Keep,
             Recipe::Split { .. } => RecipeKind::Split,
+            Recipe::Levels { .. } => RecipeKind::Levels,
         }
     }
 
@@ -140,8 +162,10 @@ impl Recipe {
     pub fn members(&self) -> &[String] {
         match self {
             Recipe::Scatter { all_reduce: member }
+            | Recipe::Shard { all_reduce: member }
             | Recipe::Narrow { collective: member }
-            | Recipe::Split { collective: member, .. } => std::slice::from_ref(member),
+            | Recipe::Split { collective: member, .. }
+            | Recipe::Levels { collective: member, .. } => std::slice::from_ref(member),
             Recipe::Merge { members }
             | Recipe::Pipeline { members, .. }
             | Recipe::Keep { members } => members,
@@ -210,6 +234,10 @@ pub enum Refusal {
     NoProduct,
     #[error("and its product have no dimension that can be cut into so many pieces")]
     NoPieces,
+    #[error("has groups that are not spread evenly over two or more ranks of several nodes")]
+    Nodes,
+    #[error("has no dimension that ranks can divide evenly")]
+    NotDivided,
     #[error("was changed by another recipe already")]
     Changed,
 }
@@ -459,22 +487,50 @@ pub fn find_keeps(module: &Module) -> Vec<Recipe> {
         .collect()
 }
 
+/// The all-reduces that can be gathered again after elementwise operations on slices.
+pub fn find_shards(module: &Module) -> Vec<Found> {
+    find_each(module, |subject, instr, draft| {
+        let plan = scatter::plan_gathered(subject, instr)?;
+        let is_exact = subject.is_order_free(instr) && plan.sums_exactly();
+        plan.write(draft)?;
+        let all_reduce = subject.module.instruction_name(instr).to_owned();
+        Ok(Found { recipe: Recipe::Shard { all_reduce }, is_exact })
+    })
+}
+
 /// The collectives that can be cut into pieces with the product beside them.
 pub fn find_splits(module: &Module, pieces: u64) -> Vec<Found> {
+    find_each(module, |subject, instr, draft| {
+        split::plan(subject, instr, pieces)?.write(draft)?;
+        let collective = subject.module.instruction_name(instr).to_owned();
+        let is_exact = subject.is_order_free(instr);
+        Ok(Found { recipe: Recipe::Split { collective, pieces, tail: None }, is_exact })
+    })
+}
+
+/// The collectives that can be done on two levels, with so many ranks on each node.
+pub fn find_levels(module: &Module, ranks_per_node: u32) -> Vec<Found> {
+    find_each(module, |subject, instr, draft| {
+        levels::plan(subject, instr, ranks_per_node)?.write(draft)?;
+        let collective = subject.module.instruction_name(instr).to_owned();
+        let is_exact = subject.is_order_free(instr);
+        Ok(Found { recipe: Recipe::Levels { collective, ranks_per_node }, is_exact })
+    })
+}
+
+/// What applies to single instructions that have a name of their own, in text order, all together.
+fn find_each(
+    module: &Module,
+    written: impl Fn(&RecipeSubject<'_>, InstrId, &mut Draft<'_>) -> Result<Found, Refusal>,
+) -> Vec<Found> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
+    // The draft is discarded: it only shows which recipes are compatible.
     let mut draft = Draft::new(module);
-    let mut found = Vec::new();
-    for instr in subject.places().into_iter().flat_map(|id| module.instructions(id)) {
-        let name = module.instruction_name(instr);
-        let plan = split::plan(&subject, instr, pieces);
-        let is_named = named.get(name) == Some(&instr);
-        if is_named && plan.is_ok_and(|plan| plan.write(&mut draft).is_ok()) {
-            let recipe = Recipe::Split { collective: name.to_owned(), pieces };
-            found.push(Found { recipe, is_exact: subject.is_order_free(instr) });
-        }
-    }
-    found
+    let all = subject.places().into_iter().flat_map(|id| module.instructions(id));
+    all.filter(|instr| named.get(module.instruction_name(*instr)) == Some(instr))
+        .filter_map(|instr| written(&subject, instr, &mut draft).ok())
+        .collect()
 }
 
 /// The collectives of a module that can be merged, by what they have in common.
@@ -503,6 +559,9 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
             (Recipe::Scatter { .. }, &[member]) => scatter::plan(&subject, &mut offsets, member)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
+            (Recipe::Shard { .. }, &[member]) => scatter::plan_gathered(&subject, member)
+                .and_then(|plan| plan.write(&mut draft))
+                .map_err(refused)?,
             (Recipe::Narrow { .. }, &[member]) => narrow::plan(&subject, member)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
@@ -512,9 +571,16 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
             (Recipe::Keep { .. }, members) => keep::plan(&mut meanings, members)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
-            (Recipe::Split { pieces, .. }, &[member]) => split::plan(&subject, member, *pieces)
-                .and_then(|plan| plan.write(&mut draft))
-                .map_err(refused)?,
+            (Recipe::Split { pieces, tail, .. }, &[member]) => {
+                split::plan(&subject, member, *pieces)
+                    .and_then(|plan| plan.with_tail(*tail).write(&mut draft))
+                    .map_err(refused)?
+            }
+            (Recipe::Levels { ranks_per_node, .. }, &[member]) => {
+                levels::plan(&subject, member, *ranks_per_node)
+                    .and_then(|plan| plan.write(&mut draft))
+                    .map_err(refused)?
+            }
             (_, members) => merge::write(&subject, &mut draft, members)?,
         });
     }

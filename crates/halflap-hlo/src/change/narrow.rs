@@ -1,7 +1,7 @@
 //! A collective that sends the narrower of two types.
 
 use super::{RecipeSubject, Refusal};
-use crate::draft::{Draft, DraftLine};
+use crate::draft::{Draft, DraftLine, array_text};
 use crate::ids::InstrId;
 use crate::{Array, Module, Opcode, Operand};
 
@@ -104,9 +104,8 @@ impl NarrowPlan<'_, '_> {
 
     /// A shape of the same extents and layout with another type.
     fn shape(&self, array: &Array, like: &Array) -> String {
-        let dims: Vec<String> = array.dims.iter().map(u64::to_string).collect();
-        let layout = self.subject.module.str(array.layout);
-        format!("{}[{}]{layout}", like.element.name(), dims.join(","))
+        let array = Array { element: like.element, ..array.clone() };
+        array_text(self.subject.module, &array)
     }
 
     /// The same collective with another operand.

@@ -2,14 +2,15 @@
 //!
 //! Elementwise operations between the all-reduce and the slices move to the slice. A sum over the
 //! sliced dimension becomes a sum over the slice and an all-reduce of the result, which is small.
-//! Anything else needs the whole array, and then the all-reduce stays.
+//! Anything else needs the whole array: then the all-reduce stays, or, if elementwise operations
+//! come first, they move to slices, and an all-gather of what they give follows.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::offsets::Offsets;
 use super::{RecipeSubject, Refusal};
-use crate::draft::{Draft, DraftLine};
+use crate::draft::{Draft, DraftLine, array_text};
 use crate::ids::InstrId;
 use crate::nature::reduction;
 use crate::{Array, Module, Opcode, Operand, ReplicaGroups};
@@ -27,6 +28,8 @@ pub(super) struct ScatterPlan<'s, 'm> {
     slices: Vec<(InstrId, InstrId)>,
     /// Sums over the sliced dimension, with what they sum.
     sums: Vec<(InstrId, InstrId)>,
+    /// What is computed on the slice and needed as a whole, ascending.
+    wholes: Vec<InstrId>,
 }
 
 /// How an array is divided among the ranks of a group.
@@ -53,14 +56,8 @@ pub(super) fn plan<'s, 'm>(
     offsets: &mut Offsets<'m>,
     all_reduce: InstrId,
 ) -> Result<ScatterPlan<'s, 'm>, Refusal> {
-    let module = subject.module;
-    if subject.opcode(all_reduce) != Opcode::AllReduce {
-        return Err(Refusal::Kind);
-    }
-    if module.operands(all_reduce).len() != 1 {
-        return Err(Refusal::Variadic);
-    }
-    let (region, leaves) = region(subject, all_reduce, subject.array(all_reduce)?)?;
+    let (module, whole) = (subject.module, reduced(subject, all_reduce)?);
+    let (region, leaves) = region(subject, all_reduce, whole)?;
     let is_slice = |leaf: &&(InstrId, InstrId)| subject.opcode(leaf.0) == Opcode::DynamicSlice;
     let slices: Vec<_> = leaves.iter().filter(is_slice).copied().collect();
     let sums: Vec<_> = leaves.iter().filter(|leaf| !is_slice(leaf)).copied().collect();
@@ -74,22 +71,123 @@ pub(super) fn plan<'s, 'm>(
     let sums_cut = |&(sum, _): &(InstrId, InstrId)| {
         module.numbers(sum, "dimensions").contains(&(first.dim as i64))
     };
-    // Each rank applies its own values to its slice: only constants are known to be the same on all
-    // ranks.
-    let is_fixed = |&instr: &InstrId| {
-        module.operands(instr).iter().all(|operand| {
-            region.contains(&operand.of)
-                || module
-                    .operands(operand.of)
-                    .iter()
-                    .all(|scalar| subject.opcode(scalar.of) == Opcode::Constant)
-        })
-    };
-    let is_same_everywhere =
-        sums.is_empty() || region.iter().filter(|&&instr| instr != all_reduce).all(is_fixed);
+    let is_same_everywhere = sums.is_empty() || is_fixed(subject, &region, all_reduce);
+    let wholes = Vec::new();
     match sums.iter().all(sums_cut) && is_same_everywhere {
-        true => Ok(ScatterPlan { subject, all_reduce, cut: first, region, slices, sums }),
+        true => Ok(ScatterPlan { subject, all_reduce, cut: first, region, slices, sums, wholes }),
         false => Err(Refusal::WholeUsed),
+    }
+}
+
+/// The result of an all-reduce of one array.
+fn reduced<'m>(subject: &RecipeSubject<'m>, all_reduce: InstrId) -> Result<&'m Array, Refusal> {
+    match (subject.opcode(all_reduce), subject.module.operands(all_reduce)) {
+        (Opcode::AllReduce, [_]) => subject.array(all_reduce),
+        (Opcode::AllReduce, _) => Err(Refusal::Variadic),
+        _ => Err(Refusal::Kind),
+    }
+}
+
+/// Whether what is applied to slices is the same on all ranks: each rank applies its own values to
+/// its slice, and only constants are known to be the same.
+fn is_fixed(subject: &RecipeSubject<'_>, region: &[InstrId], all_reduce: InstrId) -> bool {
+    let module = subject.module;
+    let is_constant = |scalar: &Operand| subject.opcode(scalar.of) == Opcode::Constant;
+    let is_known = |operand: &Operand| {
+        region.contains(&operand.of) || module.operands(operand.of).iter().all(is_constant)
+    };
+    let others = region.iter().filter(|&&instr| instr != all_reduce);
+    others.into_iter().all(|&instr| module.operands(instr).iter().all(is_known))
+}
+
+/// The change to an all-reduce of which the whole is needed, but only after elementwise operations:
+/// these move to slices, and an all-gather follows.
+pub(super) fn plan_gathered<'s, 'm>(
+    subject: &'s RecipeSubject<'m>,
+    all_reduce: InstrId,
+) -> Result<ScatterPlan<'s, 'm>, Refusal> {
+    let (module, array) = (subject.module, reduced(subject, all_reduce)?);
+    subject.changeable(all_reduce)?;
+    let groups = whole_groups(module, all_reduce)?;
+    let count = groups.first().map_or(0, Vec::len) as u64;
+    let is_divided = |extent: &u64| *extent > 0 && extent.is_multiple_of(count);
+    let dim = array.dims.iter().position(is_divided).ok_or(Refusal::NotDivided)?;
+    let size = array.dims[dim] / count;
+    let cut = ScatterCut { dim, size, groups: ScatterGroups::Same };
+    let ChainAfter { region, sums, wholes } = chain(subject, all_reduce, dim);
+    let bytes = |instr: InstrId| {
+        let array = module.instruction(instr).shape.array();
+        array.map_or(0, |array| array.elements() * u64::from(array.element.bits()))
+    };
+    let gathered: u64 = wholes.iter().map(|&whole| bytes(whole)).sum();
+    match wholes.contains(&all_reduce) || wholes.is_empty() || gathered > bytes(all_reduce) {
+        true => Err(Refusal::WholeUsed),
+        false => {
+            Ok(ScatterPlan { subject, all_reduce, cut, region, slices: Vec::new(), sums, wholes })
+        }
+    }
+}
+
+/// What follows an all-reduce and can be computed on slices.
+struct ChainAfter {
+    region: Vec<InstrId>,
+    sums: Vec<(InstrId, InstrId)>,
+    wholes: Vec<InstrId>,
+}
+
+/// Elementwise instructions after an all-reduce that need nothing else but constants, the sums over
+/// a dimension of their results, and what others need as a whole.
+fn chain(subject: &RecipeSubject<'_>, all_reduce: InstrId, dim: usize) -> ChainAfter {
+    let module = subject.module;
+    let dims = module.instruction(all_reduce).shape.array().map_or(&[][..], |array| &array.dims);
+    let mut region = BTreeSet::from([all_reduce]);
+    let (mut sums, mut wholes) = (Vec::new(), BTreeSet::new());
+    let mut open: BTreeSet<InstrId> = subject.users[all_reduce].iter().copied().collect();
+    // Producers come first, so all operands of the next one are decided.
+    while let Some(user) = open.pop_first() {
+        let operands = module.operands(user);
+        let is_constant = |scalar: &Operand| subject.opcode(scalar.of) == Opcode::Constant;
+        let is_known = |operand: &Operand| {
+            region.contains(&operand.of)
+                || is_spread_scalar(module, operand.of)
+                    && module.operands(operand.of).iter().all(is_constant)
+        };
+        // Fewer bytes are gathered before a value is widened.
+        let bits = |instr: InstrId| {
+            module.instruction(instr).shape.array().map_or(0, |array| array.element.bits())
+        };
+        let is_wider = operands.first().is_some_and(|of| bits(user) > bits(of.of));
+        let is_free = !is_wider && subject.changeable(user).is_ok() && subject.array(user).is_ok();
+        let is_sum = subject.opcode(user) == Opcode::Reduce
+            && is_plain_sum(module, user)
+            && module.numbers(user, "dimensions").contains(&(dim as i64));
+        if is_free && is_pointwise(module, user, dims) && operands.iter().all(is_known) {
+            region.insert(user);
+            open.extend(&subject.users[user]);
+        } else if is_free && is_sum && region.contains(&operands[0].of) {
+            sums.push((user, operands[0].of));
+        } else {
+            wholes
+                .extend(operands.iter().map(|operand| operand.of).filter(|of| region.contains(of)));
+        }
+    }
+    wholes.extend(region.iter().filter(|&&instr| subject.is_root(instr)));
+    let (region, wholes) = (region.into_iter().collect(), wholes.into_iter().collect());
+    ChainAfter { region, sums, wholes }
+}
+
+/// The groups of a collective, if they have the same size and all devices take part.
+fn whole_groups(module: &Module, collective: InstrId) -> Result<Vec<Vec<u32>>, Refusal> {
+    let ReplicaGroups { groups, .. } = module.replica_groups(collective);
+    let count = groups.first().map_or(0, Vec::len);
+    let everyone = module.devices().count() as usize;
+    let mut members: Vec<u32> = groups.iter().flatten().copied().collect();
+    members.sort_unstable();
+    let is_everyone = members.iter().enumerate().all(|(at, &member)| at == member as usize);
+    let is_even = groups.iter().all(|group| group.len() == count);
+    match is_even && is_everyone && members.len() == everyone && count > 1 {
+        true => Ok(groups),
+        false => Err(Refusal::Groups),
     }
 }
 
@@ -182,17 +280,9 @@ fn cut(
     let mut shorter = (0..whole.dims.len()).filter(|&dim| sliced.dims[dim] != whole.dims[dim]);
     let (Some(dim), None) = (shorter.next(), shorter.next()) else { return Err(Refusal::Offsets) };
     let size = sliced.dims[dim];
-    let ReplicaGroups { groups, .. } = module.replica_groups(all_reduce);
+    let groups = whole_groups(module, all_reduce)?;
     let count = groups.first().map_or(0, Vec::len);
-    let everyone = module.devices().count() as usize;
-    let mut members: Vec<u32> = groups.iter().flatten().copied().collect();
-    members.sort_unstable();
-    let is_everyone = members.iter().enumerate().all(|(at, &member)| at == member as usize);
-    if groups.iter().any(|group| group.len() != count) || !is_everyone || members.len() != everyone
-    {
-        return Err(Refusal::Groups);
-    }
-    if count < 2 || size.checked_mul(count as u64) != Some(whole.dims[dim]) {
+    if size.checked_mul(count as u64) != Some(whole.dims[dim]) {
         return Err(Refusal::Offsets);
     }
     let start = module.operands(slice).get(1 + dim).ok_or(Refusal::Offsets)?;
@@ -244,7 +334,7 @@ impl ScatterPlan<'_, '_> {
         self.sums.is_empty()
     }
 
-    /// Writes it; returns the name of the reduce-scatter.
+    /// Writes it; returns the names of the reduce-scatter and of what gathers again.
     pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
         let touched = self.region.iter().chain(self.slices.iter().map(|(slice, _)| slice));
         if !touched.chain(self.sums.iter().map(|(sum, _)| sum)).all(|&i| draft.is_untouched(i)) {
@@ -274,7 +364,12 @@ impl ScatterPlan<'_, '_> {
         for &(sum, of) in &self.sums {
             self.sum(draft, sum, &shards[&of]);
         }
-        Ok(shards.remove(&self.all_reduce).unwrap_or_default())
+        let mut names = vec![shards[&self.all_reduce].clone()];
+        for &whole in &self.wholes {
+            self.gather(draft, whole, &shards[&whole]);
+            names.push(self.name(whole).to_owned());
+        }
+        Ok(names.join(", "))
     }
 
     fn name(&self, instr: InstrId) -> &str {
@@ -296,12 +391,10 @@ impl ScatterPlan<'_, '_> {
     fn shape(&self, instr: InstrId, size: Option<u64>) -> String {
         let module = self.subject.module;
         let Some(array) = module.instruction(instr).shape.array() else { return String::new() };
-        let extent = |(dim, &extent): (usize, &u64)| match size {
-            Some(size) if dim == self.cut.dim => size.to_string(),
-            _ => extent.to_string(),
-        };
-        let dims: Vec<String> = array.dims.iter().enumerate().map(extent).collect();
-        format!("{}[{}]{}", array.element.name(), dims.join(","), module.str(array.layout))
+        match size {
+            Some(size) => array_text(module, &array.with_extent(self.cut.dim, size)),
+            None => array_text(module, array),
+        }
     }
 
     fn metadata(&self, instr: InstrId) -> String {
@@ -310,7 +403,7 @@ impl ScatterPlan<'_, '_> {
     }
 
     /// The attributes for the participants, with a new channel if the old one has a channel.
-    fn participants(&self, groups: &ScatterGroups, channel: Option<u64>) -> String {
+    fn participants(&self, groups: &ScatterGroups, channel: Option<u64>, reduces: bool) -> String {
         let module = self.subject.module;
         let attribute = |key: &str| module.attribute(self.all_reduce, key);
         let mut text = String::new();
@@ -323,7 +416,11 @@ impl ScatterPlan<'_, '_> {
             ScatterGroups::Listed(groups) => Some(listed(groups)),
         };
         text.extend(listed.map(|groups| format!(", replica_groups={groups}")));
-        for key in ["use_global_device_ids", "to_apply"] {
+        let keys: &[&str] = match reduces {
+            true => &["use_global_device_ids", "to_apply"],
+            false => &["use_global_device_ids"],
+        };
+        for key in keys {
             text.extend(attribute(key).map(|value| format!(", {key}={value}")));
         }
         text
@@ -337,7 +434,7 @@ impl ScatterPlan<'_, '_> {
         let text = format!(
             "{shape} reduce-scatter({}){}, dimensions={{{dim}}}{}",
             draft.operand(operand),
-            self.participants(&self.cut.groups, None),
+            self.participants(&self.cut.groups, None, true),
             self.metadata(self.all_reduce)
         );
         DraftLine { name, text, reads: vec![module.instruction_name(operand.of).to_owned()] }
@@ -380,6 +477,19 @@ impl ScatterPlan<'_, '_> {
         DraftLine { name, text, reads }
     }
 
+    /// All slices of an instruction's result, under its name.
+    fn gather(&self, draft: &mut Draft<'_>, whole: InstrId, shard: &str) {
+        let (percent, shape, dim) = (draft.percent(whole), self.shape(whole, None), self.cut.dim);
+        let channel = draft.fresh_channel();
+        let participants = self.participants(&self.cut.groups, Some(channel), false);
+        let text = format!(
+            "{shape} all-gather({percent}{shard}){participants}, dimensions={{{dim}}}{}",
+            self.metadata(whole)
+        );
+        let (name, reads) = (self.name(whole).to_owned(), vec![shard.to_owned()]);
+        draft.replace(whole, DraftLine { name, text, reads });
+    }
+
     /// A sum over slices, and an all-reduce of it.
     fn sum(&self, draft: &mut Draft<'_>, sum: InstrId, shard: &str) {
         let module = self.subject.module;
@@ -393,7 +503,7 @@ impl ScatterPlan<'_, '_> {
         let reads = vec![shard.to_owned(), self.name(init.of).to_owned()];
         draft.replace(sum, DraftLine { name: part.clone(), text, reads });
         let channel = draft.fresh_channel();
-        let participants = self.participants(&ScatterGroups::Same, Some(channel));
+        let participants = self.participants(&ScatterGroups::Same, Some(channel), true);
         let own = module.attribute(self.all_reduce, "to_apply").unwrap_or("");
         let reducer = module.attribute(sum, "to_apply").unwrap_or(own);
         let participants =
@@ -405,7 +515,7 @@ impl ScatterPlan<'_, '_> {
 }
 
 /// `{{0,1},{2,3}}`.
-fn listed(groups: &[Vec<u32>]) -> String {
+pub(super) fn listed(groups: &[Vec<u32>]) -> String {
     let group = |group: &Vec<u32>| {
         let devices: Vec<String> = group.iter().map(u32::to_string).collect();
         format!("{{{}}}", devices.join(","))

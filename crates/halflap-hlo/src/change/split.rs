@@ -2,10 +2,11 @@
 //! travels, the next is computed.
 
 use super::{RecipeSubject, Refusal};
-use crate::draft::Draft;
+use crate::draft::{Draft, array_text};
 use crate::ids::InstrId;
 use crate::work::PIECES;
 use crate::{Array, Module, Opcode, Operand};
+use halflap::units::Bytes;
 
 /// Where a product is cut.
 #[derive(Clone, Copy)]
@@ -25,6 +26,7 @@ pub(super) struct SplitPlan<'s, 'm> {
     dot: InstrId,
     cut: PieceCut,
     pieces: u64,
+    tail: Option<Bytes>,
 }
 
 /// The change to a collective, or why there is none.
@@ -57,7 +59,7 @@ pub(super) fn plan<'s, 'm>(
     }
     let gathered = (reader == dot).then_some(collective);
     let cut = cut_of(module, dot, gathered, pieces).ok_or(Refusal::NoPieces)?;
-    Ok(SplitPlan { subject, collective, dot, cut, pieces })
+    Ok(SplitPlan { subject, collective, dot, cut, pieces, tail: None })
 }
 
 /// The longest dimension of a product that can be cut evenly; of what is gathered, if something is.
@@ -104,6 +106,11 @@ fn free_dims(module: &Module, dot: InstrId) -> Option<Vec<PieceCut>> {
 }
 
 impl SplitPlan<'_, '_> {
+    /// The same, with another tail of each piece of the product.
+    pub(super) fn with_tail(self, tail: Option<Bytes>) -> Self {
+        SplitPlan { tail, ..self }
+    }
+
     /// Writes it; returns the names of the pieces of the collective.
     pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
         if ![self.collective, self.dot].iter().all(|&instr| draft.is_untouched(instr)) {
@@ -177,7 +184,8 @@ impl SplitPlan<'_, '_> {
             })
             .collect();
         let mut text = format!("dot({})", operands.join(", "));
-        let mark = format!("{PIECES}=\"{}\"", self.pieces);
+        let tail = self.tail.map_or(String::new(), |tail| format!(",{}", tail.0));
+        let mark = format!("{PIECES}=\"{}{tail}\"", self.pieces);
         let mut marked = format!("{{{mark}}}");
         for (key, value) in module.attributes(self.dot) {
             match key {
@@ -227,12 +235,10 @@ impl SplitPlan<'_, '_> {
 
     /// A shape, of a piece if it is cut along a dimension.
     fn shape(&self, array: &Array, cut: Option<usize>) -> String {
-        let extent = |(dim, &extent): (usize, &u64)| match cut == Some(dim) {
-            true => (extent / self.pieces).to_string(),
-            false => extent.to_string(),
-        };
-        let dims: Vec<String> = array.dims.iter().enumerate().map(extent).collect();
-        let layout = self.subject.module.str(array.layout);
-        format!("{}[{}]{layout}", array.element.name(), dims.join(","))
+        let module = self.subject.module;
+        match cut {
+            Some(dim) => array_text(module, &array.with_extent(dim, array.dims[dim] / self.pieces)),
+            None => array_text(module, array),
+        }
     }
 }

@@ -33,6 +33,9 @@ fn operation(what: &NodeOp) -> String {
                 format!("a slice of dimension {dim} that begins at {starts:?} on the devices")
             }
         },
+        NodeOp::Blocks(of) => {
+            format!("{} blocks of dimension {}, in another sequence", of.before.len(), of.dim)
+        }
         NodeOp::Op { name, .. } => name.clone(),
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::nodes::{Form, NodeId, NodeOp, Nodes};
+use super::slices::ValueSlice;
 
 /// A loop whose values are elements of one tuple, with what is still carried.
 struct Carried {
@@ -193,6 +194,11 @@ impl Nodes {
                 (NodeOp::Collective { .. }, &[input]) => {
                     self.collective(node.what, node.form, input)
                 }
+                (NodeOp::Shard { dim, starts }, &[whole]) => {
+                    let slice = ValueSlice { dim: *dim, starts: starts.clone(), whole };
+                    self.shard(slice, node.form)
+                }
+                (NodeOp::Blocks(moved), &[of]) => self.blocks(moved.clone(), node.form, of),
                 _ => self.op(node.what, node.form, inputs),
             };
             new.insert(old, made);

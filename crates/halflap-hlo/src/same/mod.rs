@@ -4,7 +4,9 @@
 //! needs no names, no orders and no claim about what was changed, and it shares no code with what
 //! changes modules.
 
+mod channels;
 mod contrast;
+mod levels;
 mod loops;
 mod nodes;
 mod numbers;
@@ -15,8 +17,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use thiserror::Error;
 
-use crate::Module;
 use crate::ids::InstrId;
+use crate::{Module, nature};
 use contrast::contrast;
 use halflap::ids::Id;
 use nodes::{NodeId, NodeOp, Nodes};
@@ -55,6 +57,11 @@ pub enum Different {
     },
     #[error("the results differ, but no single instruction can be named")]
     Results,
+    #[error(
+        "'{second}' (line {line}) starts on channel {channel} while '{first}' is in flight on it: \
+         each needs a channel of its own"
+    )]
+    Channel { first: String, second: String, line: usize, channel: String },
     #[error("the control dependency of '{after}' on '{before}' is missing")]
     Control { before: String, after: String },
 }
@@ -62,6 +69,7 @@ pub enum Different {
 /// Proves that two modules compute the same from the same inputs.
 pub fn same(before: &Module, after: &Module) -> Result<Sameness, Different> {
     same_header(before, after)?;
+    own_channels(before, after)?;
     match compared(before, after, false) {
         Ok(()) => Ok(Sameness::Exact),
         Err(_) => compared(before, after, true).map(|()| Sameness::SumOrder),
@@ -93,6 +101,22 @@ fn same_header(before: &Module, after: &Module) -> Result<(), Different> {
             })
         }
     }
+}
+
+/// Collectives do not share a channel while they are in flight, unless they did before.
+fn own_channels(before: &Module, after: &Module) -> Result<(), Different> {
+    let Some([first, second]) = channels::in_flight_together(after) else { return Ok(()) };
+    if channels::in_flight_together(before).is_some() {
+        return Ok(());
+    }
+    let name = |instr| after.instruction_name(instr).to_owned();
+    let channel = after.attribute(nature::started(after, second).0, "channel_id").unwrap_or("");
+    Err(Different::Channel {
+        first: name(first),
+        second: name(second),
+        line: after.line_of(second),
+        channel: channel.to_owned(),
+    })
 }
 
 fn compared(before: &Module, after: &Module, any_sum_order: bool) -> Result<(), Different> {

@@ -7,17 +7,23 @@
 //! - a product of matrices of a slice of rows or columns is a slice of the product of the whole,
 //! - a collective on the same slice of every member's value is a slice of that on the whole values,
 //! - slices of a value that are put together in their sequence are that value (these in `slices`),
+//! - gathers one after the other are one gather in the sequence that both give, and sums of sums
+//!   one sum (another order) if every device is in it once; blocks of a dimension that a transpose
+//!   lets change places are gathered in another sequence, or sliced at another place (`levels`),
+//! - slices of a value that is the same on all devices of a group, gathered in their sequence, are
+//!   that value,
 //! - a sum over slices, summed over the ranks that have them, is the sum of the whole (another
 //!   order),
 //! - of a collective with several operands, each result is that of a collective with one,
 //! - copies and barriers pass values on,
 //! - a loop's values that follow from its other values are left out (`loops`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use halflap::ids::IdVec;
 
+use super::levels::BlockOrder;
 use super::slices::ValueSlice;
 use crate::lex::numbers_in;
 use crate::{Devices, ElementType, Opcode, Shape};
@@ -113,6 +119,8 @@ pub(super) enum NodeOp {
         dim: usize,
         starts: Rc<Vec<u64>>,
     },
+    /// Blocks of a dimension in another sequence.
+    Blocks(BlockOrder),
     Op {
         opcode: Opcode,
         name: String,
@@ -186,6 +194,11 @@ impl Nodes {
         {
             return self.shard(ValueSlice { dim, starts, whole: inputs[0] }, form);
         }
+        if opcode == Opcode::Reshape
+            && let Some(moved) = self.reshaped(&form, &inputs)
+        {
+            return moved;
+        }
         if let Some(known) = self.of_slices(&what, &form, &inputs) {
             return known;
         }
@@ -204,7 +217,13 @@ impl Nodes {
             return known;
         }
         let known = match &what {
-            NodeOp::Collective { opcode: Opcode::AllReduce, .. } => self.summed(&what, input),
+            NodeOp::Collective { opcode: Opcode::AllReduce, .. } => self
+                .summed(&what, input)
+                .or_else(|| self.in_levels(&what, &form, input))
+                .or_else(|| self.of_blocks(&what, &form, input)),
+            NodeOp::Collective { opcode: Opcode::AllGather, .. } => {
+                self.in_levels(&what, &form, input).or_else(|| self.gathered(&what, &form, input))
+            }
             NodeOp::Collective { opcode: Opcode::ReduceScatter, .. }
                 if self.any_sum_order || self.is_order_free(&what, input) =>
             {
@@ -382,9 +401,12 @@ impl Nodes {
     }
 
     /// Whether a value is the same on all devices of each group.
-    fn is_uniform(&self, id: NodeId, groups: &[Vec<u32>]) -> bool {
-        let mut open = vec![id];
+    pub(super) fn is_uniform(&self, id: NodeId, groups: &[Vec<u32>]) -> bool {
+        let (mut open, mut seen) = (vec![id], BTreeSet::new());
         while let Some(id) = open.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
             let node = self.node(id);
             match &node.what {
                 NodeOp::Literal(_) => {}
@@ -402,6 +424,7 @@ impl Nodes {
                 {
                     open.extend(&node.inputs);
                 }
+                NodeOp::Blocks(_) => open.extend(&node.inputs),
                 _ => return false,
             }
         }
@@ -409,7 +432,7 @@ impl Nodes {
     }
 
     /// What a function does with its two parameters, if that is one operation.
-    fn reducer(&self, function: NodeId) -> Option<Opcode> {
+    pub(super) fn reducer(&self, function: NodeId) -> Option<Opcode> {
         let root = self.node(*self.node(function).inputs.first()?);
         let NodeOp::Op { opcode, .. } = root.what else { return None };
         let parameter = |&id: &NodeId| match self.node(id).what {
@@ -435,7 +458,7 @@ impl Nodes {
 }
 
 /// The same sets, each and all ascending.
-fn sorted(members: &Members) -> Members {
+pub(super) fn sorted(members: &Members) -> Members {
     let mut groups = members.groups.clone();
     groups.iter_mut().for_each(|group| group.sort_unstable());
     groups.sort_unstable();

@@ -302,7 +302,9 @@ impl NodeReader<'_, '_> {
         let opcode = module.instruction(instr).opcode.begun();
         let key = format!("{opcode:?} {has_channel} {}", words.map(text).join(" "));
         let groups = || {
-            let ReplicaGroups { groups, pairs } = module.replica_groups(instr);
+            let ReplicaGroups { mut groups, pairs } = module.replica_groups(instr);
+            // Which group comes first does not matter.
+            groups.sort_unstable();
             Rc::new(Members { groups, pairs })
         };
         self.members.entry(key).or_insert_with(groups).clone()

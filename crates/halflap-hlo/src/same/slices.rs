@@ -36,7 +36,11 @@ impl Nodes {
     }
 
     /// Of slices of slices, the last that is wanted, and the value with the others alone.
-    fn without(&mut self, id: NodeId, wanted: &dyn Fn(&ValueSlice) -> bool) -> Option<ValueSlice> {
+    pub(super) fn without(
+        &mut self,
+        id: NodeId,
+        wanted: &dyn Fn(&ValueSlice) -> bool,
+    ) -> Option<ValueSlice> {
         let slice = self.slice(id)?;
         if wanted(&slice) {
             return Some(slice);
@@ -51,6 +55,9 @@ impl Nodes {
 
     /// A slice in normal form: of slices of slices, that of the first dimension is the last.
     pub(super) fn shard(&mut self, slice: ValueSlice, form: Form) -> NodeId {
+        if let Some(before) = self.slice_before(&slice, &form) {
+            return self.shard(before, form);
+        }
         let ValueSlice { dim, starts, whole: of } = slice;
         let inner = self.slice(of).filter(|inner| inner.dim <= dim);
         let Some(inner) = inner else {

@@ -1,7 +1,5 @@
 //! From parts to a graph: the only place where a program is validated.
 
-use std::collections::BTreeSet;
-
 use super::gates::Gates;
 use super::waits::Pairs;
 use super::{Adjacency, Collective, DepKinds, Edges, Graph, GraphError, OpKind};
@@ -477,9 +475,10 @@ impl Parts {
     fn bind_stray_users(&mut self) {
         let real = self.adjacency(Edges::Real);
         let mut strays = Vec::new();
+        let mut search = PredSearch::new(&real.preds, self.ops.len());
         for (id, buffer) in self.buffers.iter() {
             let Some(maker) = buffer.maker else { continue };
-            let stray = buffer.users.iter().filter(|&&user| !depends(&real.preds, user, maker));
+            let stray = buffer.users.iter().filter(|&&user| !search.depends(user, maker));
             strays.extend(stray.map(|&user| (user, id)));
         }
         for (user, buffer) in strays {
@@ -528,21 +527,41 @@ impl OpParts {
     }
 }
 
-/// Whether `op` depends on `on`, directly or indirectly. Two steps almost always show it.
-fn depends(preds: &Csr<OpId, OpId>, op: OpId, on: OpId) -> bool {
-    let direct = |op: OpId| preds.of(op).binary_search(&on).is_ok();
-    if direct(op) || preds.of(op).iter().any(|&pred| direct(pred)) {
-        return true;
+/// Searches among the predecessors of operations, one after the other.
+struct PredSearch<'p> {
+    preds: &'p Csr<OpId, OpId>,
+    /// The search in which an operation was last seen.
+    seen: IdVec<OpId, u32>,
+    search: u32,
+}
+
+impl<'p> PredSearch<'p> {
+    fn new(preds: &'p Csr<OpId, OpId>, ops: usize) -> PredSearch<'p> {
+        PredSearch { preds, seen: IdVec::filled(0, ops), search: 0 }
     }
-    let mut seen = BTreeSet::from([op]);
-    let mut open = vec![op];
-    while let Some(op) = open.pop() {
-        if direct(op) {
+
+    /// Whether `op` depends on `on`, directly or indirectly. Two steps almost always show it.
+    fn depends(&mut self, op: OpId, on: OpId) -> bool {
+        let preds = self.preds;
+        let direct = |op: OpId| preds.of(op).binary_search(&on).is_ok();
+        if direct(op) || preds.of(op).iter().any(|&pred| direct(pred)) {
             return true;
         }
-        open.extend(preds.of(op).iter().copied().filter(|&pred| pred > on && seen.insert(pred)));
+        self.search += 1;
+        let mut open = vec![op];
+        while let Some(op) = open.pop() {
+            if direct(op) {
+                return true;
+            }
+            for &pred in preds.of(op).iter().filter(|&&pred| pred > on) {
+                if self.seen[pred] != self.search {
+                    self.seen[pred] = self.search;
+                    open.push(pred);
+                }
+            }
+        }
+        false
     }
-    false
 }
 
 /// The first duplicate name, in alphabetical order.

@@ -48,6 +48,9 @@ pub enum Effort {
     Default,
     /// About seven times the default's, and exact search if possible.
     Thorough,
+    /// The search of `Quick` alone, to compare programs: no slack is added to the order, and less
+    /// is proved of the lower bound. Both take longer than the search.
+    Sketch,
 }
 
 /// Chains that run side by side.
@@ -67,7 +70,10 @@ impl Effort {
     /// taken: more effort never gives a slower order.
     fn rungs(self) -> &'static [Effort] {
         const RUNGS: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Thorough];
-        &RUNGS[..=self as usize]
+        match self {
+            Effort::Sketch => &[Effort::Sketch],
+            _ => &RUNGS[..=self as usize],
+        }
     }
 
     /// What it does beyond the lower efforts.
@@ -85,7 +91,7 @@ impl Effort {
             Stage { makes_room, ..stage(chains, hundredths, cooled) }
         };
         match self {
-            Effort::Quick => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
+            Effort::Quick | Effort::Sketch => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
             // Many chains would each visit a part of the order too rarely: instead a few search
             // widely and run longer.
             Effort::Default if len > LONG => {
@@ -230,7 +236,11 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
     let &Task { graph, machine, edges, memory_limit, .. } = task;
-    let mut proved = Bounded { graph, machine, edges, memory_limit }.prove();
+    let bounded = Bounded { graph, machine, edges, memory_limit };
+    let mut proved = match task.effort {
+        Effort::Sketch => bounded.prove_by_machines(),
+        _ => bounded.prove(),
+    };
     let mut candidates = Candidates::new(task, &program);
     candidates.extend(starts.iter().map(|order| Found::new(&program, order.clone())));
     // Orders within the limit come first; if there are none, the closest one is enough.
@@ -418,7 +428,7 @@ impl<'a> Candidates<'a> {
         let robustness = if input_kept { of_best } else { robustness };
         // At quick effort, proving that a step is optimal is not worth the time.
         let bound = match self.task.effort {
-            Effort::Quick => proved.bound,
+            Effort::Quick | Effort::Sketch => proved.bound,
             _ => proved.sharpened(best.step_time),
         };
         // The order of summation affects rounding.
@@ -475,7 +485,7 @@ impl<'a> Hunt<'a> {
             found.extend(more);
             self.stages += 1;
         }
-        if !self.is_stopped() {
+        if !self.is_stopped() && self.task.effort != Effort::Sketch {
             found.push(polished(self.program, &self.best.1, self.task.memory_limit.0));
         }
         found

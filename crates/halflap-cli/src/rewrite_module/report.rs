@@ -1,0 +1,226 @@
+//! What rewrites of a module did, and what each gains.
+
+use std::collections::BTreeMap;
+
+use halflap::evaluate::Change;
+use halflap::units::{Bytes, Nanos};
+use halflap::workload::Decided;
+use halflap_hlo::change::{Recipe, RecipeKind};
+use halflap_hlo::{Module, Sameness};
+use halflap_report::{exposed_by_collective, printable, printable_end};
+use serde_json::{Value, json};
+
+use crate::show::{ROWS, Was};
+use crate::source::Subject;
+
+/// What was changed, and what it gains.
+pub struct ModuleChanges {
+    /// The module as it was, in its own orders.
+    pub was: Was,
+    /// The step of the best orders of the module as it was; unknown where recipes were given.
+    pub(super) order_alone: Option<Nanos>,
+    pub(super) recipes: Vec<Applied>,
+    /// Why nothing was changed, if nothing was.
+    pub(super) kept_because: &'static str,
+    pub(super) sameness: Sameness,
+    /// The loops that communicate and are not pipelined, with the reason; none where pipelines were
+    /// not allowed or nothing was tried.
+    pub(super) loops: Vec<(String, String)>,
+}
+
+/// A recipe that was applied.
+pub(super) struct Applied {
+    name: String,
+    recipe: Recipe,
+    /// The collective that it made.
+    into: String,
+    /// Where the first collective that it changed comes from.
+    place: String,
+    before: Spent,
+    after: Option<Spent>,
+    /// What stays alive for it.
+    kept: Option<Bytes>,
+}
+
+/// The time of collectives in a step, and how much of it is exposed.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spent {
+    pub(super) time: Nanos,
+    pub(super) exposed: Nanos,
+    /// What one takes or gives, whichever is larger.
+    size: Bytes,
+}
+
+/// What every collective takes, by name.
+pub(super) type CollectiveTimes = BTreeMap<String, Spent>;
+
+/// The names of recipes: `merge:3` is the third merge.
+pub(super) fn numbered<'r>(recipes: impl Iterator<Item = &'r Recipe>) -> Vec<String> {
+    let mut counts = BTreeMap::new();
+    recipes
+        .map(|recipe| {
+            let count: &mut usize = counts.entry(recipe.kind()).or_default();
+            *count += 1;
+            format!("{}:{count}", recipe.kind().name())
+        })
+        .collect()
+}
+
+/// What every collective takes in a step, by name.
+pub(super) fn spent<T>(subject: &Subject, all: &[Decided<T>]) -> CollectiveTimes {
+    let Some(hlo) = &subject.hlo else { return BTreeMap::new() };
+    let mut spent = BTreeMap::new();
+    for unit in all {
+        let runs = subject.source.workload.units[unit.priced.unit].runs;
+        let exposed = exposed_by_collective(&unit.result.simulation);
+        let lowered = &hlo.units[unit.priced.unit].lowered;
+        for op in unit.priced.graph.ops().filter(|&op| unit.priced.graph.kind(op).is_collective()) {
+            let name = hlo.module.instruction_name(lowered.places[op].instr).to_owned();
+            let time = unit.priced.machine.times.of(op) * runs;
+            let size = unit.priced.graph.collective(op).map_or(Bytes::ZERO, |of| of.bytes());
+            spent.insert(name, Spent { time, exposed: exposed[op] * runs, size });
+        }
+    }
+    spent
+}
+
+/// Recipes with their names and what they gain.
+pub(super) fn named(
+    recipes: Vec<(Recipe, String)>,
+    old: &Module,
+    Change { before, after }: &Change<CollectiveTimes>,
+) -> Vec<Applied> {
+    let places: BTreeMap<&str, String> = old
+        .computations()
+        .flat_map(|computation| old.instructions(computation))
+        .filter(|&instr| before.contains_key(old.instruction_name(instr)))
+        .map(|instr| (old.instruction_name(instr), old.source(instr)))
+        .collect();
+    let names = numbered(recipes.iter().map(|(recipe, _)| recipe));
+    // What the collectives that a recipe made took before it made them, in equal parts.
+    let mut made: BTreeMap<String, Spent> = BTreeMap::new();
+    let one = |((recipe, into), name): ((Recipe, String), String)| {
+        let members = recipe.members().iter();
+        let spent = members.filter_map(|member| made.get(member).or_else(|| before.get(member)));
+        let total = spent.fold(Spent::default(), |sum, &spent| sum.and(spent));
+        let share = 1.0 / into.split(", ").count() as f64;
+        let part = Spent { time: total.time * share, exposed: total.exposed * share, ..total };
+        made.extend(into.split(", ").map(|name| (name.to_owned(), part)));
+        let is_keep = recipe.kind() == RecipeKind::Keep;
+        let one = recipe.members().first().and_then(|member| before.get(member));
+        let kept = one.or_else(|| after.get(&into)).filter(|_| is_keep).map(|spent| spent.size);
+        let first = recipe.members().first().and_then(|member| places.get(member.as_str()));
+        Applied {
+            name,
+            place: first.cloned().unwrap_or_default(),
+            before: total,
+            after: total_of(after, &into),
+            kept,
+            recipe,
+            into,
+        }
+    };
+    recipes.into_iter().zip(names).map(one).collect()
+}
+
+impl Spent {
+    fn and(self, other: Spent) -> Spent {
+        Spent {
+            time: self.time + other.time,
+            exposed: self.exposed + other.exposed,
+            size: self.size + other.size,
+        }
+    }
+}
+
+/// What collectives take together, of those that are still there; their names are given as one.
+pub(super) fn total_of(after: &CollectiveTimes, names: &str) -> Option<Spent> {
+    names.split(", ").filter_map(|name| after.get(name)).copied().reduce(Spent::and)
+}
+
+impl ModuleChanges {
+    /// What was changed, as text.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = Vec::new();
+        if self.recipes.is_empty() {
+            facts.push(("rewrites", format!("none: {}", self.kept_because)));
+        } else {
+            let numbers = match self.sameness {
+                Sameness::Exact => "every bit stays as it was",
+                Sameness::SumOrder => "the order of summation changes",
+            };
+            facts.push(("rewrites", format!("{}, proved; {numbers}", self.counted())));
+        }
+        facts.extend(self.recipes.iter().take(ROWS).map(|applied| ("rewrite", applied.line())));
+        let more = self.recipes.len().saturating_sub(ROWS);
+        if more > 0 {
+            facts.push(("", format!("... and {more} more: --json has all")));
+        }
+        let stays = |(name, why): &(String, String)| {
+            ("not pipelined", format!("{}: {}", printable(name), printable(why)))
+        };
+        facts.extend(self.loops.iter().take(ROWS).map(stays));
+        facts.extend(self.order_alone.map(|time| ("order alone", time.to_string())));
+        facts
+    }
+
+    /// `258 reduce-scatter, 3 merge`.
+    fn counted(&self) -> String {
+        let of = |kind: RecipeKind| {
+            let number = self.recipes.iter().filter(|of| of.recipe.kind() == kind).count();
+            (number > 0).then(|| format!("{number} {}", kind.name()))
+        };
+        RecipeKind::ALL.into_iter().filter_map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same as JSON.
+    pub fn json(&self) -> Value {
+        let recipe = |applied: &Applied| {
+            // Of what was merged further, the merge has the gain.
+            let gain = applied.after.map(|after| applied.before.exposed - after.exposed);
+            json!({
+                "name": applied.name,
+                "kind": applied.recipe.kind().name(),
+                "members": applied.recipe.members(),
+                "into": applied.into,
+                "source": applied.place,
+                "communication_before": applied.before.time.0,
+                "communication": applied.after.map(|after| after.time.0),
+                "exposed_before": applied.before.exposed.0,
+                "exposed": applied.after.map_or(0.0, |after| after.exposed.0),
+                "gain": gain.map_or(0.0, |gain| gain.0),
+                "kept_bytes": applied.kept.map(|kept| kept.0),
+            })
+        };
+        let stays = |(name, why): &(String, String)| json!({ "loop": name, "reason": why });
+        json!({
+            "order_alone": self.order_alone.map(|time| time.0),
+            "exact": self.sameness == Sameness::Exact,
+            "not_pipelined": self.loops.iter().map(stays).collect::<Vec<_>>(),
+            "recipes": self.recipes.iter().map(recipe).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Applied {
+    /// What became what, what it saves, and where it comes from.
+    fn line(&self) -> String {
+        let members = match self.recipe.members() {
+            [first, .., last] if self.recipe.members().len() > 3 => {
+                let count = self.recipe.members().len();
+                format!("{count} of {} to {}", printable(first), printable(last))
+            }
+            few => few.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
+        };
+        let time = match self.after {
+            Some(after) => format!("{} of communication becomes {}", self.before.time, after.time),
+            None => format!("{} of communication, merged below", self.before.time),
+        };
+        let place = match self.place.is_empty() {
+            true => String::new(),
+            false => format!(", {}", printable_end(&self.place, 60)),
+        };
+        let kept = self.kept.map(|kept| format!(", {kept} kept between them")).unwrap_or_default();
+        format!("{} {members} into {}: {time}{kept}{place}", self.name, printable(&self.into))
+    }
+}
