@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import os
 import time
 import warnings
@@ -24,6 +25,7 @@ from torch.distributed import _functional_collectives as collectives
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import halflap.torch
+from halflap.torch._fitting import to_take_back
 from halflap.torch._fx import passes
 from halflap.torch._fx.check import sequence_of
 from halflap.torch._fx.merge import merge_all
@@ -97,11 +99,11 @@ def steps(model, run, size=models.SMALL):
     return losses, [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def compiled_steps():
+def compiled_steps(kind="fsdp", size=TINY):
     """The same of a model with sharded parameters, compiled by Inductor."""
     torch._dynamo.reset()
-    model = models.build("fsdp", TINY)
-    return steps(model, torch.compile(model, fullgraph=True), TINY)
+    model = models.build(kind, size)
+    return steps(model, torch.compile(model, fullgraph=True), size)
 
 
 def same(found, expected):
@@ -214,6 +216,81 @@ def one_limit():
         "dropped": [one.dropped for one in passes.done[before:]],
     }
     return result
+
+
+def fewer_cuts():
+    """Cuts of which only a part fits into memory once all is fused."""
+    size = models.Size(layers=2, width=128, heads=8, tokens=128)
+    rate = 0.15
+    slow = {"peak_tflops": 0.04, "memory_gb_per_s": 6, "ranks_per_node": 1, "launch_us": 0.1}
+    slow |= {"nvlink_gb_per_s": rate, "network_gb_per_s": rate}
+    slow |= {"network_base_us": 1, "network_hop_us": 1, "network_ramp_us": 0}
+    plain = compiled_steps("tensor_parallel", size)
+    before, ordered = len(passes.done), len(halflap.torch.history())
+    given = {"rewrite": ["merge", "split"], "device": slow, "collective_order": "free"}
+    with halflap.torch.enable(memory_budget=1.0, **given):
+        found = compiled_steps("tensor_parallel", size)
+    done = passes.done[before:]
+    return {
+        "same": same(found, plain),
+        "cut": [[cut.to_dict() for cut in one.rewrites.split] for one in done],
+        "taken_back": [one.taken_back for one in done],
+        "failures": [one.failure for one in done if one.failure],
+        "ordered": [one.schedule.order for one in halflap.torch.history()[ordered:]],
+    }
+
+
+def taken_back():
+    """Which rewrites are taken back, and what is left of a plan."""
+    buffers = {"a": 100, "b": 40, "c": 60, "d": 10}
+    graph = {
+        "nodes": [{"name": name.upper(), "outputs": [name]} for name in buffers],
+        "buffers": [
+            {"name": name, "size_alloc": size, "size_free": size, "users": ["D"], "output": False}
+            for name, size in buffers.items()
+        ],
+        "inputs": [{"name": "x", "size": 50, "users": ["A"], "output": False}],
+    }
+    of = {"A": "first", "B": "second", "C": "second"}
+    # The last node has 210 bytes beside it, the third one 200.
+    limits = {limit: to_take_back(graph, of, limit) for limit in (210, 200, 170, 120)}
+    merge = {"kind": "merge", "members": ["m1", "m2", "m3", "m4", "m5"]}
+    plan = passes.Plan([merge], 4, frozenset({"s1", "s2", "s3"}))
+    less = plan.without([merge["members"], ("s1", "e1"), ("s3",)])
+    least = less.without([("m1", "m2"), ("m3", "m4", "m5"), ("e1",), ("s2",)])
+    return {
+        "limits": [*limits.values()] == [[], ["first"], ["first"], ["first", "second"]],
+        "halves": [one["members"] for one in less.recipes] == [["m1", "m2"], ["m3", "m4", "m5"]],
+        "ends": less.exposed == {"e1", "s2"},
+        "least": [one["members"] for one in least.recipes] == [["m4", "m5"]] and not least.exposed,
+    }
+
+
+def joined():
+    """What is concatenated counts once, from its first part on."""
+    folder = os.path.join(os.environ["FOLDER"], "joined")
+
+    def function(x, y):
+        gathered = collectives.all_gather_tensor(x, 0, dist.group.WORLD)
+        whole = torch.cat([gathered + 1, y * 2, y @ y])
+        return whole.T @ whole
+
+    with halflap.torch.capture(folder):
+        torch.compile(function, fullgraph=True)(torch.ones(64, 64), torch.ones(64, 64))
+    with open(os.path.join(folder, f"rank{RANK}_graph0_inference.json")) as file:
+        graph = json.load(file)
+    place = {node["name"]: number for number, node in enumerate(graph["nodes"])}
+    makers = {name: node for node in graph["nodes"] for name in node["outputs"]}
+    size = 4 * 64 * 64
+    (first,) = [one for one in graph["buffers"] if one["size_alloc"] == 3 * size]
+    late = [node["name"] for node in graph["nodes"] if node.get("gemm_like")][-1]
+    others = makers[f"{makers[first['name']]['name']}.issued"]
+    return {
+        "kept": late in first["users"],
+        "first": others is makers[first["name"]],
+        "once": sum(one["size_alloc"] for one in graph["buffers"]) < 8 * size,
+        "before": place[others["name"]] < place[late],
+    }
 
 
 def ordered_graphs():

@@ -94,6 +94,24 @@ def test_rewritten_graphs_stay_within_the_limit_of_what_they_were(tmp_path):
         assert dropped["as_before"] and any(dropped["dropped"]), dropped
 
 
+def test_what_fits_stays_cut(tmp_path):
+    first, *others = launch("fx.fewer_cuts", tmp_path, ranks=4)
+    assert first["same"] and first["failures"] == [], first
+    # A part of a graph's cuts fits, and all ranks take back the same.
+    assert any(cut and taken for cut, taken in zip(first["cut"], first["taken_back"])), first
+    assert all(rank == first for rank in others)
+
+
+def test_less_of_a_plan(tmp_path):
+    (rank,) = launch("fx.taken_back", tmp_path, ranks=1)
+    assert rank == dict.fromkeys(rank, True)
+
+
+def test_what_is_concatenated_counts_once(tmp_path):
+    (rank,) = launch("fx.joined", tmp_path, ranks=1)
+    assert rank == dict.fromkeys(rank, True)
+
+
 def test_parameters_are_kept_or_gathered_again(tmp_path):
     for rank in launch("keep.both_directions", tmp_path, ranks=2):
         forward, backward = rank.pop("plain")["gathers"]

@@ -16,6 +16,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -105,7 +106,9 @@ class Program:
         self._share_memory()
         self._add_readers()
         self._add_work()
-        Bonds(self.nodes, self.buffers).bind(self._traits)
+        bonds = Bonds(self.nodes, self.buffers)
+        self._join_parts(bonds)
+        bonds.bind(self._traits)
         #: The names of nodes whose work depends on sizes that were assumed.
         self.assuming = self._assuming() if self.hints.has_unbacked else set()
 
@@ -420,6 +423,42 @@ class Program:
                     _add_users(owner, view["users"])
                     owner["output"] |= view["output"]
 
+    def _join_parts(self, bonds: Bonds) -> None:
+        """Counts what is concatenated once: Inductor allocates the whole with the part that is
+        written first. That part stays the first, so that this holds in every order."""
+        joins = [index for index, traits in enumerate(self._traits) if traits.is_join]
+        inner = {name for index in joins for name in self._reads[index]}
+        for name in [name for index in joins for name in self.snodes[index].outputs_by_name]:
+            written = [] if name in inner else self._written_into(name)
+            if not written:
+                continue
+            first, owner = min([self._made[one] for one in written], key=itemgetter(0))
+            whole = self._made[name][1]
+            sizes = whole["size_alloc"], whole["size_free"]
+            for maker, one in [self._made[one] for one in written]:
+                one["size_alloc"] = one["size_free"] = 0
+                if one is not owner:
+                    _add_users(owner, one["users"])
+                    owner["output"] |= one["output"]
+                if maker != first:
+                    self._before[maker].append(first)
+                    bonds.after(maker, first)
+            owner["size_alloc"], owner["size_free"] = sizes
+
+    def _written_into(self, name: str) -> list[str]:
+        """A buffer, and what is written into it part by part; nothing if a part has memory of its
+        own."""
+        index, _ = self._made[name]
+        found = [name]
+        for part in self._reads[index] if self._traits[index].is_join else ():
+            is_known = part in self._made and part not in self.scheduler.mutation_real_name
+            layout = self.scheduler.name_to_buf[part].node.layout if is_known else None
+            inside = self._written_into(part) if isinstance(layout, ir.NonOwningLayout) else []
+            if not inside:
+                return []
+            found += inside
+        return found
+
     def _collective(self, index: int, parts: Sequence[BaseSchedulerNode]) -> dict[str, Any]:
         part = parts[0] if len(parts) == 1 else next(filter(self._is_collective, parts))
         kernel = part.node
@@ -563,6 +602,8 @@ class Traits(NamedTuple):
     is_idle: bool
     #: Shows the memory of others in another form.
     is_view: bool
+    #: Stands for what others write into one buffer.
+    is_join: bool
 
 
 def traits_of(part: BaseSchedulerNode) -> Traits:
@@ -606,6 +647,7 @@ def _classify(part: BaseSchedulerNode) -> Traits:
         is_generated=isinstance(part, SchedulerNode),
         is_idle=is_view or isinstance(part, NopKernelSchedulerNode) or is_assertion,
         is_view=is_view,
+        is_join=isinstance(kernel, ir.ConcatKernel),
     )
 
 
@@ -639,7 +681,8 @@ def merged(parts: list[Traits]) -> Traits:
     alone."""
     whole = Traits("", *map(any, zip(*[part[1:] for part in parts])))
     kind = _kind(whole.is_collective, whole.is_wait, False)
-    return whole._replace(kind=kind, is_idle=all(part.is_idle for part in parts), is_view=False)
+    is_idle = all(part.is_idle for part in parts)
+    return whole._replace(kind=kind, is_idle=is_idle, is_view=False, is_join=False)
 
 
 def _kind(communicates: bool, waits: bool, is_multi_output: bool) -> str:

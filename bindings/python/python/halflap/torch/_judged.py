@@ -3,15 +3,16 @@
 A pass over FX graphs estimates what Inductor will fuse, and so how much memory a graph needs. Where
 it rewrites a graph, the same graph is first lowered as it was, up to our pass over scheduler nodes:
 its memory is what the limit is a multiple of, and its best order is what the rewritten one must
-beat. If it does not, Inductor goes on with the graph as it was.
+beat. If the rewritten graph does not fit, it is tried again with fewer rewrites. If it is no better
+either, Inductor goes on with the graph as it was.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -19,9 +20,9 @@ from torch.fx import GraphModule
 
 
 class Reference(NamedTuple):
-    """A graph as it was: what Inductor's own order needs, and how long the best one takes."""
+    """A graph as it was: what may be allocated, and how long its best order takes."""
 
-    peak_memory: int
+    memory_limit: int
     step_time: float
 
 
@@ -41,35 +42,57 @@ class Stage(Enum):
     DROPPED = auto()
 
 
+#: How often fewer rewrites are tried where all of them do not fit. Each lowers the graph again.
+RETRIES = 4
+
+
 class Comparison:
     """One graph that is compiled, and may be rewritten."""
 
     def __init__(self) -> None:
         self.stage = Stage.ASKING
         self.reference: Reference | None = None
-        #: What the pass over FX graphs did.
+        #: What a pass over FX graphs did, and what it was asked for.
         self.changed: Any = None
+        self._asked: Any = None
+        #: What it is to do now.
+        self.planned: Any = None
         #: Why the rewritten graph is not used.
         self.dropped: str | None = None
+        self._retries = 0
 
     @property
     def is_off(self) -> bool:
         """Whether the graph must not be rewritten now."""
         return self.stage in (Stage.LOOKING, Stage.DROPPED)
 
-    def note_rewritten(self, changed: Any) -> bool:
-        """Notes what was done to an FX graph; whether it is done for good."""
-        self.changed = changed
-        return self.stage is not Stage.ASKING
+    def planned_by(self, asked: Any) -> Any:
+        """What a pass over FX graphs is to do, if it has seen the graph before."""
+        return self.planned if self._asked == asked else None
 
-    def note(self, reference: Reference) -> None:
+    def note_rewritten(self, asked: Any, changed: Any) -> None:
+        """Notes what was done to an FX graph, and what was asked for."""
+        self.changed, self._asked = changed, asked
+
+    def note(self, reference: Reference) -> NoReturn:
         """Ends the compilation of the graph as it was."""
         self.reference = reference
         raise Ended
 
-    def drop(self, why: str) -> None:
+    def rewrite(self) -> None:
+        """Has the graph rewritten as it was before."""
+        self.stage, self.planned = Stage.REWRITING, self.changed
+
+    def drop(self, why: str) -> NoReturn:
         """Ends the compilation of the rewritten graph."""
-        self.dropped = why
+        self.dropped, self.planned = why, None
+        raise Ended
+
+    def retry(self, why: str, taken_back: Sequence[str]) -> NoReturn:
+        """The same, to begin again without some of the rewrites, if any others are left."""
+        self._retries += 1
+        left = self.changed.without(taken_back) if self._retries <= RETRIES else None
+        self.dropped, self.planned = why, left
         raise Ended
 
 
@@ -123,12 +146,14 @@ def judged(
         except Exception:
             # What was wanted is known. If it is not, on no rank, the FX pass's own limit counts.
             pass
-        comparison.stage = Stage.REWRITING
-        try:
-            return compiled(copy_of(as_it_was))
-        except Exception:
-            if comparison.dropped is None:
-                raise
+        comparison.rewrite()
+        while comparison.planned is not None:
+            comparison.dropped = None
+            try:
+                return compiled(copy_of(as_it_was))
+            except Exception:
+                if comparison.dropped is None:
+                    raise
         comparison.changed.drop(comparison.dropped)
         comparison.stage = Stage.DROPPED
         return compiled(as_it_was)

@@ -35,7 +35,8 @@ from ._agree import Skeleton, collectives_of, decisions, is_alone, is_kept, skel
 from ._both import Build, current_build
 from ._collectives import Opaque
 from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
-from ._handover import Program, Unsupported, has_collectives
+from ._fitting import REWRITE, to_take_back
+from ._handover import Program, Unsupported, has_collectives, origins_of
 from ._judged import Comparison, Ended, Reference, Stage, current_comparison
 from ._ranks import Decision, RanksDiffer, compare, topology
 from ._sequence import in_sequence, places
@@ -47,7 +48,7 @@ from ._variants import current_building
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 10
+HANDOVER = 11
 
 #: A rewritten program must be this much shorter than the best order of the given one.
 WORTH = 0.999
@@ -189,7 +190,7 @@ class OverlapPass:
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
             given = time.perf_counter()
-            found = self.judge(comparison, lambda one: one.find(program, graph, text))
+            found = self.judge(comparison, program, graph, text)
             searched = time.perf_counter()
             ordered = program.ordered(found.first.order)
             if session.check_ranks is not None:
@@ -250,20 +251,26 @@ class OverlapPass:
         program, _, text = undisturbed(self.hand_over, snodes)
         is_free = self.options.collective_order != "kept" and program.is_symmetric()
         found = self.schedule(Graph(text), "free" if is_free else "kept")
-        return Reference(found.peak_memory_before, found.step_time)
+        return Reference(memory_limit(found), found.step_time)
 
-    def judge(self, comparison: Comparison | None, find: Callable[[OverlapPass], Found]) -> Found:
+    def judge(
+        self, comparison: Comparison | None, program: Program, graph: dict[str, Any], text: bytes
+    ) -> Found:
         """What is found; of a rewritten graph, within the limit of the graph that it was, and only
         if it is better."""
         if comparison is None or comparison.stage is not Stage.REWRITING:
-            return find(self)
-        limit, reference = comparison.changed.limit, comparison.reference
-        if reference is not None:
-            limit = limit_of(self.options.memory_budget, reference.peak_memory)
+            return self.find(program, graph, text)
+        reference = comparison.reference
+        limit = comparison.changed.limit if reference is None else f"{reference.memory_limit}B"
+        within = OverlapPass(replace(self.options, memory_budget=limit), self.torchs)
         try:
-            found = find(OverlapPass(replace(self.options, memory_budget=limit), self.torchs))
+            found = within.find(program, graph, text)
         except _halflap.Error as problem:
-            comparison.drop(f"it does not fit into {limit} once it is fused ({problem})")
+            why = f"it does not fit into {limit} once it is fused ({problem})"
+            if reference is None:
+                comparison.drop(why)
+            of = rewrites_of(program)
+            comparison.retry(why, to_take_back(graph, of, reference.memory_limit))
         # What a second process group gains, the simulation cannot show.
         must_gain = reference is not None and not comparison.changed.rewrites.regrouped
         if must_gain and not found.best.step_time < WORTH * reference.step_time:
@@ -492,6 +499,21 @@ def _source_of(function: Any) -> str:
 def limit_of(budget: str, peak: int) -> str:
     """A memory budget in bytes, of a graph whose own order has this peak."""
     return f"{int(float(budget[:-1]) * peak)}B" if budget.endswith("x") else budget
+
+
+def memory_limit(found: Schedule) -> int:
+    """The bytes that an order was allowed."""
+    return found.to_dict()["optimizer"]["memory_limit"]
+
+
+def rewrites_of(program: Program) -> dict[str, str]:
+    """By node of a program, the rewrite that it was made by."""
+    found = {}
+    for snode, node in zip(program.snodes, program.nodes):
+        names = [one.meta[REWRITE] for one in origins_of(snode) if REWRITE in one.meta]
+        if names:
+            found[node["name"]] = min(names)
+    return found
 
 
 def threads() -> int:

@@ -16,25 +16,33 @@ from typing import Any
 from torch._inductor import compile_fx
 from torch.fx import Graph, GraphModule
 
-from ._fx.passes import done
+from ._fx.passes import Changed, done
 from ._fx.restore import copy_nodes
+from ._judged import judged
 from ._settings import COMPILE, Settings, plug_in, rewrite_first
 from ._variants import Variants
 
-#: The rewrite of a graph that stays as it is.
+#: The name of a graph's rewrite that stays as it is.
 NONE = ""
 
 
 @dataclass
 class Rewriting:
-    """A rewrite that is tried, and the orders that it is tried in."""
+    """A rewrite that is tried, within a memory limit, and the order that it is tried in."""
 
     graph_pass: Any
     variants: Variants
     #: Why it is not tried.
     failure: str | None = None
-    #: Whether it changed anything.
-    is_changed: bool = False
+    #: What it did to each graph.
+    done: list[Changed] = field(default_factory=list)
+
+    def why_not(self) -> str | None:
+        """Why it cannot be tried; it must have changed something."""
+        if self.failure or any(any(one.rewrites) for one in self.done):
+            return self.failure
+        dropped = [f"rewritten, {one.dropped}" for one in self.done if one.dropped]
+        return [*dropped, "there is nothing to rewrite"][0]
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -48,7 +56,7 @@ class Rewriting:
                 yield
         finally:
             settings.restore()
-            self.is_changed |= any(any(one.rewrites) for one in done[before:])
+            self.done += done[before:]
 
 
 @dataclass
@@ -69,10 +77,12 @@ class Rewritings:
             copies = {name: copy_of(gm) for name in self.by_name}
             first = compile_one(gm, *given, **named)
             calls = {NONE: first.current_callable}
+            # As `enable` has it: within the limit of the graph as it was, or not at all.
+            rewrite_one = judged(compile_one, copy_of)
             for name, rewriting in self.by_name.items():
                 try:
                     with rewriting.installed():
-                        other = compile_one(copies[name], *given, **named)
+                        other = rewrite_one(copies[name], *given, **named)
                     _check_alike(first, other)
                     calls[name] = other.current_callable
                 except Exception as problem:

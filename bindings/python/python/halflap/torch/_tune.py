@@ -129,14 +129,16 @@ class Field:
 
     def __init__(self, candidates: Sequence[Candidate], options: Options) -> None:
         self.candidates = {one.name: one for one in candidates}
-        ways: dict[str, dict[str, Any]] = {}
-        for one in candidates:
-            ways.setdefault(one.rewrite, {})[one.name] = way_of(pass_of(one, options))
-        self._plain = Variants(ways.pop(NONE), is_marked=False)
+        ways = {one.name: way_of(pass_of(one, options)) for one in candidates}
+        rewritten = {one.name: ways.pop(one.name) for one in candidates if one.rewrite}
+        self._plain = Variants(ways, is_marked=False)
         self._rewritings = Rewritings(
             {
-                rewrite: Rewriting(_graph_pass(rewrite, options), Variants(own, is_marked=False))
-                for rewrite, own in ways.items()
+                name: Rewriting(
+                    _graph_pass(self.candidates[name], options),
+                    Variants({name: way}, is_marked=False),
+                )
+                for name, way in rewritten.items()
             }
         )
 
@@ -150,33 +152,25 @@ class Field:
 
     def choose(self, name: str) -> None:
         """Has the step run a candidate from now on."""
-        rewrite = self.candidates[name].rewrite
-        self._variants(rewrite).chosen = name
-        self._rewritings.chosen = rewrite
+        self._variants(name).chosen = name
+        self._rewritings.chosen = name if self.candidates[name].rewrite else NONE
 
     def described(self, name: str) -> Described:
         """A candidate in all graphs, for other ranks."""
-        rewrite = self.candidates[name].rewrite
-        failure = self._failure(rewrite)
-        return Described(failure, []) if failure else self._variants(rewrite).described(name)
+        rewriting = self._rewritings.by_name.get(name)
+        failure = None if rewriting is None else rewriting.why_not()
+        return Described(failure, []) if failure else self._variants(name).described(name)
 
-    def _variants(self, rewrite: str) -> Variants:
-        return self._rewritings.by_name[rewrite].variants if rewrite else self._plain
-
-    def _failure(self, rewrite: str) -> str | None:
-        """Why a rewrite cannot be tried; it must have changed something."""
-        if not rewrite:
-            return None
-        rewriting = self._rewritings.by_name[rewrite]
-        nothing = None if rewriting.is_changed else "there is nothing to rewrite"
-        return rewriting.failure or nothing
+    def _variants(self, name: str) -> Variants:
+        rewriting = self._rewritings.by_name.get(name)
+        return self._plain if rewriting is None else rewriting.variants
 
 
-def _graph_pass(rewrite: str, options: Options) -> GraphPass:
+def _graph_pass(candidate: Candidate, options: Options) -> GraphPass:
     """The pass that rewrites graphs before they are ordered freely."""
-    return GraphPass._before_scheduler(
-        replace(options, collective_order="free"), rewrite.split(",")
-    )
+    budget = candidate.memory_budget
+    given = replace(options, collective_order="free", memory_budget=budget)
+    return GraphPass._before_scheduler(given, candidate.rewrite.split(","))
 
 
 class Trial(NamedTuple):

@@ -142,6 +142,7 @@ class Variants:
                 program = generate(lowering)
             except Exception as problem:
                 if way == next(iter(self.ways)):
+                    self.graphs.pop()
                     raise
                 variant.failure = f"{type(problem).__name__}: {problem}"
                 continue

@@ -11,11 +11,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 
 from .._checked import read_options
-from .._judged import Ended, current_comparison
+from .._judged import Ended, Stage, current_comparison
 from .._pass import Options
 from .._undisturbed import undisturbed
 from .groups import make_second_groups, second_groups
-from .passes import Asked, deciding, done, run
+from .passes import Asked, deciding, forget, run
 from .search import times_of_fx
 
 #: Whether Inductor's setting may be a list of passes.
@@ -118,12 +118,22 @@ class GraphPass(CustomGraphPass):
         comparison = current_comparison()
         if comparison is not None and comparison.is_off:
             return
-        changed = run(graph, self.asked)
-        is_final = comparison is None or not any(changed.rewrites)
-        if not (is_final or comparison.note_rewritten(changed)):
-            # It will be done again, once it is known what it must be better than.
-            done.remove(changed)
-            raise Ended
+        if comparison is None:
+            run(graph, self.asked)
+            return
+        planned = comparison.planned_by(self.asked)
+        if planned is not None:
+            forget(comparison.changed)
+        changed = run(graph, self.asked, planned)
+        if planned is not None and not any(changed.rewrites) and changed.failure is None:
+            comparison.note_rewritten(self.asked, changed)
+            comparison.drop("what is left of it cannot be rewritten")
+        if any(changed.rewrites):
+            comparison.note_rewritten(self.asked, changed)
+            if comparison.stage is Stage.ASKING:
+                # It will be done again, once it is known what it must be better than.
+                forget(changed)
+                raise Ended
 
     def uuid(self) -> str | None:
         """What compile caches know it by."""

@@ -10,6 +10,7 @@ from torch._dynamo.utils import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx import Graph, Node
 
+from .._fitting import REWRITE
 from .._handover import Unsupported
 from .units import value_of
 
@@ -44,7 +45,7 @@ def _values(given: Any) -> Any:
 class Emitter:
     """Puts calls of operators before a node."""
 
-    def __init__(self, graph: Graph, before: Node, like: Node) -> None:
+    def __init__(self, graph: Graph, before: Node, like: Node, rewrite: str | None = None) -> None:
         self._graph, self._before = graph, before
         mode = detect_fake_mode([value_of(like)])
         if mode is None:
@@ -52,6 +53,8 @@ class Emitter:
         self._mode: FakeTensorMode = mode
         named = ("stack_trace", "nn_module_stack", "custom", "partitioner_tag")
         self._meta = {name: like.meta[name] for name in named if name in like.meta}
+        if rewrite is not None:
+            self._meta[REWRITE] = rewrite
 
     def call(self, target: Any, *args: Any, **named: Any) -> Node:
         """A call of an operator, with what it gives."""

@@ -24,7 +24,7 @@ from ..._api import Graph as Given
 from ..._api import simulate
 from .._checked import checked_budget, read_options
 from .._handover import Unsupported
-from .._pass import Options, limit_of
+from .._pass import Options, limit_of, memory_limit
 from .._ranks import RanksDiffer
 from .._undisturbed import undisturbed
 from .passes import WORTH, Asked, deciding
@@ -237,7 +237,7 @@ class _Choice:
         nothing = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": []}
         text = _halflap.to_json({**nothing, "inputs": []})
         found = ordered(text, self._asked.options, "kept", memory_budget=limit)
-        return found.to_dict()["optimizer"]["memory_limit"]
+        return memory_limit(found)
 
     def _attempt(self, kept: frozenset[str] | None) -> Attempt:
         """Cuts a copy in two, with tags that say what is kept; with the program's own if None."""

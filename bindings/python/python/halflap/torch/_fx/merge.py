@@ -75,8 +75,9 @@ def merge_all(graph: Graph, recipes: Sequence[Mapping[str, Any]], exact: bool) -
 
 def _merge(graph: Graph, members: list[_Member]) -> Merged:
     writer = _writer(members)
-    results = writer.write(Emitter(graph, members[-1].start.next, members[0].start), members)
     names = tuple(one.start.name for one in members)
+    emitter = Emitter(graph, members[-1].start.next, members[0].start, names[0])
+    results = writer.write(emitter, members)
     for one, result in zip(members, results):
         one.wait.replace_all_uses_with(result)
         result.meta.update({key: one.wait.meta[key] for key in one.wait.meta if key != "val"})

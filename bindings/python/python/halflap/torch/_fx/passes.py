@@ -12,7 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -139,10 +139,27 @@ class Changed:
     is_moved: bool = False
     #: What a rewritten program may need, in the words of `limit_of`.
     limit: str = ""
+    #: What was carried out.
+    plan: Plan | None = None
+    #: Collectives that stay as they are, because the graph would not fit once it is fused.
+    taken_back: tuple[str, ...] = ()
     #: Why a rewritten graph was given up once it was fused.
     dropped: str | None = None
     #: Why the graph is as it was.
     failure: str | None = None
+
+    def without(self, names: Sequence[str]) -> Changed | None:
+        """What to do instead, without rewrites that the first of their collectives names; None if
+        nothing is left."""
+        sets = [one.members for one in self.rewrites.merged]
+        sets += [one.collectives for one in self.rewrites.split]
+        sets = [one for one in sets if one[0] in names]
+        assert self.plan is not None
+        plan = self.plan.without(sets)
+        kept = plan.exposed.union(*[one["members"] for one in plan.recipes])
+        lost = [one for members in sets for one in members if one not in kept]
+        left = replace(self, plan=plan, taken_back=(*self.taken_back, *lost))
+        return left if sets and kept else None
 
     def drop(self, why: str) -> None:
         """Notes that the graph is as it was after all."""
@@ -159,6 +176,7 @@ class Changed:
             "merged": [[*one.members] for one in self.rewrites.merged],
             "split": [one.to_dict() for one in self.rewrites.split],
             "regrouped": [*self.rewrites.regrouped],
+            "taken_back": [*self.taken_back],
             "step_time_before": self.step_time_before,
             "order_alone": self.order_alone,
             "step_time": None if self.schedule is None else self.schedule.step_time,
@@ -173,7 +191,8 @@ class Changed:
             return f"{self.name}: as it was; {self.failure}"
         if self.schedule is None:
             return f"{self.name}: nothing to rewrite"
-        text = f"{self.name}: {self.rewrites}ordered"
+        taken = f"{_counted(len(self.taken_back))} left for memory, " if self.taken_back else ""
+        text = f"{self.name}: {self.rewrites}{taken}ordered"
         before, after = self.step_time_before / 1e3, self.schedule.step_time / 1e3
         return f"{text}, simulated step time {before:.1f} us -> {after:.1f} us"
 
@@ -182,10 +201,18 @@ class Changed:
 done: list[Changed] = []
 
 
-def run(graph: Graph, asked: Asked) -> Changed:
-    """Changes a graph in place; what was done to it."""
+def forget(changed: Changed) -> None:
+    """Leaves out what was done in vain."""
+    done[:] = [one for one in done if one is not changed]
+
+
+def run(graph: Graph, asked: Asked, planned: Changed | None = None) -> Changed:
+    """Changes a graph in place; what was done to it. What is planned, for a graph that was seen
+    before, is carried out as it is."""
     started = time.perf_counter()
     changed = Changed(_name(), len(graph.nodes), 0)
+    if planned is not None:
+        changed = replace(planned, name=changed.name, rewrites=Rewrites(), schedule=None)
     if not communicates(graph, asked.options.collectives):
         return changed
     needs_all = asked.rewrite is not None or asked.options.collective_order != "kept"
@@ -213,6 +240,8 @@ class _Run:
 
     def run(self) -> None:
         """Does all that was asked for."""
+        if self.changed.plan is not None:
+            return self._rewrite_as(self.changed.plan)
         program = self.program
         issued = [node for node in program.nodes if node["kind"] == "collective"]
         self.changed.collectives = len(issued)
@@ -279,9 +308,31 @@ class _Run:
         except BaseException:
             backup.restore()
             raise
-        self.changed.schedule, self.changed.rewrites = best.found, best.rewrites
-        self.changed.is_moved = True
+        self._note(best)
         return True
+
+    def _rewrite_as(self, plan: Plan) -> None:
+        """Does what is planned. What a part of it needs before it is fused is not the question any
+        more, so this has its own limit."""
+        backup = Backup(self.graph)
+        try:
+            limit = "1x" if self.changed.taken_back else self.changed.limit
+            best = self._attempt(plan, limit).better_than(math.inf)
+            if best is None:
+                return backup.restore()
+            self._arrange(best)
+        except BaseException:
+            backup.restore()
+            raise
+        self._note(best)
+
+    def _note(self, done: Attempt) -> None:
+        self.changed.schedule, self.changed.rewrites = done.found, done.rewrites
+        self.changed.plan, self.changed.is_moved = done.plan, True
+
+    def _arrange(self, done: Attempt) -> None:
+        """Puts a rewritten program into its order."""
+        apply(done.program, done.found.order, self._order() == "kept")
 
     def _best(self, text: bytes, alone: Alone, backup: Backup) -> Attempt | None:
         """The best program that was tried, which the graph then is, or None."""
@@ -301,7 +352,7 @@ class _Run:
             last = self._attempt(best.plan, limit)
             best = last.better_than(math.inf)
         if best is not None:
-            apply(best.program, best.found.order, self._order() == "kept")
+            self._arrange(best)
         return best
 
     def _without_cuts(self, alone: Alone, limit: str, backup: Backup) -> Attempt | None:
@@ -394,6 +445,19 @@ class Plan:
     recipes: list[dict[str, Any]]
     pieces: int = 1
     exposed: frozenset[str] = frozenset()
+
+    def without(self, sets: Sequence[Sequence[str]]) -> Plan:
+        """Less of it. Of these sets of collectives, what is merged becomes two halves, and what is
+        cut is cut from its end alone, or not at all if it has one."""
+        names = {name for members in sets for name in members}
+        recipes = []
+        for recipe in self.recipes:
+            members = recipe["members"]
+            halves = [members[: len(members) // 2], members[len(members) // 2 :]]
+            kept = [members] if names.isdisjoint(members) else halves
+            recipes += [{**recipe, "members": one} for one in kept if len(one) > 1]
+        ends = {members[1] for members in sets if len(members) == 2 and members[0] in self.exposed}
+        return replace(self, recipes=recipes, exposed=(self.exposed - names) | ends)
 
 
 def _cuts(merges: list[dict[str, Any]], exposed: list[str]) -> Iterator[Plan]:

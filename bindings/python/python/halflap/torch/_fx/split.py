@@ -71,8 +71,9 @@ class _Cut:
         first = region.start or region.inner[0].node
         last = region.end or region.inner[-1].node
         #: Pieces of what begins the region start where it did; the rest comes where all is there.
-        self.early = Emitter(graph, first, first)
-        self.late = Emitter(graph, last.next, last)
+        name = region.collectives[0].name
+        self.early = Emitter(graph, first, first, name)
+        self.late = Emitter(graph, last.next, last, name)
         #: By node, its pieces.
         self.parts: dict[Node, list[Node]] = {}
 
