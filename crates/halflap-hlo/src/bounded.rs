@@ -6,11 +6,14 @@
 //! parameter has the size of its bounds. If an operation has no rule here, the module is left as it
 //! is.
 
+mod loops;
+
 use std::collections::BTreeMap;
 
 use crate::draft::{Draft, DraftError, dim_list};
 use crate::ids::InstrId;
 use crate::{Array, ElementType, Module, Opcode, Operand, Shape};
+use loops::CarriedSizes;
 
 /// For each dimension, its size as a scalar operand; `None` if the size is the bound.
 type DimSizes = Vec<Option<String>>;
@@ -18,15 +21,21 @@ type DimSizes = Vec<Option<String>>;
 /// The same module without dynamic shapes; `None` if it has none, or has one for which there is no
 /// rule.
 pub fn bounded(module: &Module) -> Result<Option<Module>, DraftError> {
-    let entry = module.entry();
-    let mut bounding = Bounding { module, draft: Draft::new(module), sizes: BTreeMap::new() };
+    let (entry, sizes, carried) = (module.entry(), BTreeMap::new(), BTreeMap::new());
+    let mut bounding = Bounding { module, draft: Draft::new(module), sizes, carried };
+    if bounding.find_loops().is_none() {
+        return Ok(None);
+    }
     let mut is_any = false;
     for computation in module.computations() {
         for instr in module.instructions(computation) {
             if !bounding.is_dynamic(instr) {
                 continue;
             }
-            if computation != entry || bounding.rewrite(instr).is_none() {
+            let is_inside = computation == entry
+                || bounding.carried.contains_key(&instr)
+                || bounding.hides_sizes(instr);
+            if !is_inside || bounding.rewrite(instr).is_none() {
                 return Ok(None);
             }
             is_any = true;
@@ -40,6 +49,8 @@ struct Bounding<'m> {
     draft: Draft<'m>,
     /// Those of all arrays that have some.
     sizes: BTreeMap<InstrId, DimSizes>,
+    /// The states of loops that have some.
+    carried: BTreeMap<InstrId, CarriedSizes>,
 }
 
 /// An array, its type and its sizes.
@@ -84,6 +95,9 @@ impl<'m> Bounding<'m> {
         let mut values: Vec<String> =
             operands.iter().map(|operand| self.draft.operand(operand)).collect();
         let opcode = module.instruction(instr).opcode;
+        if self.carried.contains_key(&instr) {
+            return self.state(instr, values);
+        }
         let dims = |key: &str| -> Vec<usize> {
             module.numbers(instr, key).into_iter().map(|dim| dim as usize).collect()
         };
@@ -121,6 +135,8 @@ impl<'m> Bounding<'m> {
                 kept
             }
             Opcode::Dot => self.dot(instr, &mut values)?,
+            Opcode::Concatenate => return self.concatenated(instr, *dims("dimensions").first()?),
+            Opcode::GetTupleElement => self.taken(instr)?,
             Opcode::Tuple if module.root(module.entry()) == instr => {
                 for (index, value) in values.iter_mut().enumerate() {
                     if self.sizes.contains_key(&operands[index].of) {
@@ -162,6 +178,36 @@ impl<'m> Bounding<'m> {
         Some(alike.fold(vec![None; rank], |known, of| {
             known.into_iter().zip(of.sizes).map(|(known, size)| known.or(size)).collect()
         }))
+    }
+
+    /// Arrays one after the other: each is written where the one before ends, over what is beyond
+    /// its size.
+    fn concatenated(&mut self, instr: InstrId, along: usize) -> Option<()> {
+        let module = self.module;
+        let array = module.instruction(instr).shape.array()?;
+        let shape = format!("{}[{}]", array.element.name(), dim_list(&array.dims));
+        let mut sizes = self.common(instr)?;
+        let zero = self.zero(instr, array.element);
+        let wide = format!("broadcast({zero}), dimensions={{}}");
+        let mut all = self.draft.add(instr, "all", (&shape, &wide));
+        let start = self.draft.add(instr, "start", ("s32[]", "constant(0)"));
+        let mut end = start.clone();
+        for index in 0..module.operands(instr).len() {
+            let of = self.operand(instr, index)?;
+            let place = |dim| if dim == along { end.clone() } else { start.clone() };
+            let places: Vec<String> = (0..array.dims.len()).map(place).collect();
+            let update =
+                format!("dynamic-update-slice({all}, {}, {})", of.value, places.join(", "));
+            all = self.draft.add(instr, "all", (&shape, &update));
+            let bound = format!("constant({})", of.array.dims.get(along)?);
+            let size = match of.sizes.get(along)?.clone() {
+                Some(size) => size,
+                None => self.draft.add(instr, "bound", ("s32[]", &bound)),
+            };
+            end = self.draft.add(instr, "end", ("s32[]", &format!("add({end}, {size})")));
+        }
+        *sizes.get_mut(along)? = Some(end);
+        self.give(instr, format!("copy({all})"), sizes)
     }
 
     /// A product: what is summed over is zero beyond its size, on both sides.
@@ -279,6 +325,27 @@ mod tests {
         assert!(!after.text().contains("<="), "{}", after.text());
         check(&after).unwrap();
         assert!(bounded(&after).unwrap().is_none());
+    }
+
+    #[test]
+    fn loops_carry_sizes() {
+        let text = "HloModule m\n\
+            goes { s = (s32[], f32[<=8]) parameter(0)\n i = s32[] get-tuple-element(s), index=0\n \
+             n = s32[] constant(3)\n ROOT g = pred[] compare(i, n), direction=LT }\n\
+            turn { t = (s32[], f32[<=8]) parameter(0)\n j = s32[] get-tuple-element(t), index=0\n \
+             x = f32[<=8] get-tuple-element(t), index=1\n one = s32[] constant(1)\n k = s32[] add(j, one)\n \
+             y = f32[<=8] negate(x)\n ROOT u = (s32[], f32[<=8]) tuple(k, y) }\n\
+            ENTRY e { p = f32[8] parameter(0)\n n = s32[] parameter(1)\n z = s32[] constant(0)\n \
+             d = f32[<=8] set-dimension-size(p, n), dimensions={0}\n i = (s32[], f32[<=8]) tuple(z, d)\n \
+             w = (s32[], f32[<=8]) while(i), condition=goes, body=turn\n \
+             ROOT r = f32[<=8] get-tuple-element(w), index=1 }\n";
+        let after = bounded(&Module::read(text.to_owned()).unwrap()).unwrap().unwrap();
+        assert!(!after.text().contains("<="), "{}", after.text());
+        check(&after).unwrap();
+        assert!(after.text().contains("(s32[], f32[8], s32[]) while("), "{}", after.text());
+        // The result of the module would have one element more.
+        let root = text.replace(" ROOT r =", " r =").replace(" w = (", " ROOT w = (");
+        assert!(bounded(&Module::read(root).unwrap()).unwrap().is_none());
     }
 
     #[test]

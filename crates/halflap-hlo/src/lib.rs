@@ -18,7 +18,7 @@
 //! | `program` | all computations that run, as a workload |
 //! | `split`, `write`, `proof` | orders back to text, which is read again and compared |
 //! | [`change`], `draft` | changed modules: recipes, and the edited text, which is read again |
-//! | [`bounded()`], `masked` | dynamic shapes as shapes of their bounds, and ragged products as plain ones |
+//! | [`bounded()`], `masked`, `hosted` | dynamic shapes as shapes of their bounds, ragged products as plain ones, and messages to a host as feeds |
 //! | [`same()`] | whether two modules compute the same |
 //! | [`plan`] | a module in given orders as steps |
 
@@ -43,6 +43,7 @@ mod decides;
 mod draft;
 mod error;
 mod groups;
+mod hosted;
 pub mod ids;
 mod lex;
 mod literal;
@@ -74,6 +75,7 @@ pub use draft::DraftError;
 pub use error::{HloError, Problem, ReadError};
 pub(crate) use groups::WrittenDevice;
 pub use groups::{Devices, ReplicaGroups};
+pub use hosted::without_host_messages;
 pub use lex::TextSpan;
 pub use literal::Literal;
 pub use lower::{Lowered, lower};

@@ -153,6 +153,40 @@ pub(crate) fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrI
         .find(|&inner| module.instruction(inner).opcode.is_sync_collective())
 }
 
+/// Custom calls that tell a compiler something about their operands, and return them.
+const MARKERS: [&str; 12] = [
+    "annotate_device_placement",
+    "AssumeGatherIndicesInBound",
+    "InsertedByPreviousStep",
+    "ShardBarrierFrom",
+    "ShardBarrierTo",
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "SunkByPreviousStep",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+];
+
+/// Custom calls that return their operands in other memory or in another layout.
+const MOVES: [&str; 5] =
+    ["LayoutConstraint", "MoveToDevice", "MoveToHost", "PinToDevice", "PinToDeviceSram"];
+
+impl Module {
+    /// The target of a custom call, without quotes.
+    pub fn custom_call_target(&self, instr: InstrId) -> Option<&str> {
+        Some(self.attribute(instr, "custom_call_target")?.trim_matches('"'))
+    }
+
+    /// Whether an instruction is a custom call whose results are its operands.
+    pub fn is_pass_on_call(&self, instr: InstrId) -> bool {
+        let target = self.custom_call_target(instr).unwrap_or("");
+        self.instruction(instr).opcode == Opcode::CustomCall
+            && (MARKERS.contains(&target) || MOVES.contains(&target))
+    }
+}
+
 /// Whether an instruction takes negligible time: it moves nothing, or works on scalars.
 pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
     let instruction = module.instruction(instr);
@@ -170,12 +204,8 @@ pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
         | Opcode::PartitionId
         | Opcode::ReplicaId => true,
         Opcode::CustomCall => {
-            let target =
-                module.attribute(instr, "custom_call_target").unwrap_or("").trim_matches('"');
-            matches!(
-                target,
-                "ConcatBitcast" | "AssumeGatherIndicesInBound" | "Sharding" | "AllocateBuffer"
-            )
+            let target = module.custom_call_target(instr).unwrap_or("");
+            matches!(target, "ConcatBitcast" | "AllocateBuffer") || MARKERS.contains(&target)
         }
         opcode if is_free(module, instr) || opcode.phase() == Some(Phase::Update) => true,
         _ => {

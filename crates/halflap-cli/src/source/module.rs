@@ -1,7 +1,9 @@
 //! A module alone, for commands that take no graphs.
 
 use halflap::ids::{IdVec, UnitId};
-use halflap_hlo::{LoweredUnit, Module, bounded, check, without_ragged_products};
+use halflap_hlo::{
+    LoweredUnit, Module, bounded, check, without_host_messages, without_ragged_products,
+};
 
 use super::{Hlo, ProgramSource, RankCount, Subject};
 use crate::args::MachineArgs;
@@ -24,7 +26,7 @@ impl ModuleSource {
         ranks: Option<RankCount>,
     ) -> Result<ModuleSource, Failed> {
         let mut subject = Subject::read_on(input, args, ranks)?;
-        for written_out in [without_ragged_products, bounded] {
+        for written_out in [without_ragged_products, without_host_messages, bounded] {
             let Some(Hlo { module, .. }) = &subject.hlo else { break };
             let changed = written_out(module).map_err(|error| Failed::OurBug(error.to_string()))?;
             if let Some(module) = changed {

@@ -16,8 +16,6 @@ pub(super) fn infer(view: RuleView<'_>) -> RuleResult {
         O::TopK => top_k(view),
         O::GetDimensionSize => view.gives(&Type::scalar(ElementType::S32)),
         O::SetDimensionSize => set_size(view),
-        O::BatchNormInference => view.gives(&Type::of(view.array(0)?)),
-        O::BatchNormTraining | O::BatchNormGrad => batch_norm(view),
         O::RaggedDot => products::ragged_dot(view),
         O::ScaledDot => products::scaled_dot(view),
         O::Scan => scan(view),
@@ -69,12 +67,6 @@ fn top_k(view: RuleView<'_>) -> RuleResult {
 fn set_size(view: RuleView<'_>) -> RuleResult {
     let array = Array { dynamic: true, ..view.array(0)?.clone() };
     view.gives_shape(&Shape::Array(array))
-}
-
-/// The normalized values, or their gradient, and two numbers for each feature.
-fn batch_norm(view: RuleView<'_>) -> RuleResult {
-    let (operand, scale) = (Type::of(view.array(0)?), Type::of(view.array(1)?));
-    view.gives_all(&[operand, scale.clone(), scale])
 }
 
 /// The function's results for one element: the last ones are carried, the others exist once for

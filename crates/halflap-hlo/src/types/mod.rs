@@ -269,6 +269,10 @@ impl<'a> RuleView<'a> {
             O::TriangularSolve => products::triangular_solve(self),
             O::Fft => products::fft(self),
             O::TopK => products::top_k(self),
+            O::BatchNormTraining | O::BatchNormInference | O::BatchNormGrad => {
+                products::batch_norm(self, opcode)
+            }
+            O::RngGetAndUpdateState => self.gives(&Type::new(ElementType::U64, &[2])),
             O::Rng => products::random(self),
             O::RngBitGenerator => products::random_bits(self),
             O::Copy | O::OptimizationBarrier | O::OptBarrierLong | O::Domain | O::AddDependency => {

@@ -1,7 +1,7 @@
 //! Operations that compute an element from many: products, windows, reductions, sorts,
 //! factorizations.
 
-use super::{ElementType, Mismatch, RuleResult, RuleView, Type, without};
+use super::{ElementType, Mismatch, Opcode, RuleResult, RuleView, Type, without};
 use crate::{ConvDims, WindowDim};
 
 /// Corresponding dimensions of both operands must have the same size.
@@ -246,6 +246,27 @@ pub(super) fn top_k(view: RuleView<'_>) -> RuleResult {
     }
     let places = Type::new(ElementType::S32, &right.dims);
     view.gives_all(&[right, places])
+}
+
+/// Most operands have a number for each feature, and so have all results but the first.
+pub(super) fn batch_norm(view: RuleView<'_>, opcode: Opcode) -> RuleResult {
+    let all = Type::of(view.array(0)?);
+    let dim = view.dim("feature_index", all.dims.len())?;
+    let each = Type::new(all.element, &[all.dims[dim]]);
+    let last = match opcode {
+        Opcode::BatchNormTraining => 2,
+        Opcode::BatchNormGrad => 3,
+        _ => 4,
+    };
+    (1..=last).try_for_each(|index| view.takes(index, &each))?;
+    match opcode {
+        Opcode::BatchNormInference => view.gives(&all),
+        Opcode::BatchNormTraining => view.gives_all(&[all, each.clone(), each]),
+        _ => {
+            view.takes(4, &all)?;
+            view.gives_all(&[all, each.clone(), each])
+        }
+    }
 }
 
 /// Two numbers say how they are distributed.

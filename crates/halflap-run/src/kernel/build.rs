@@ -1,5 +1,7 @@
 //! HLO to formulas.
 
+mod compose;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -161,6 +163,14 @@ impl<'m> FormulaBuilder<'m> {
         let missing =
             || Unsupported::new(module, of, Gap::Attribute { key: name, value: String::new() });
         let computation = module.computation_in(of, name).ok_or_else(missing)?;
+        FormulaBuilder::scalars(module, of, computation)
+    }
+
+    fn scalars(
+        module: &'m Module,
+        of: InstrId,
+        computation: ComputationId,
+    ) -> Result<Formula, Unsupported> {
         let mut builder = FormulaBuilder { module, formula: Formula::default() };
         let mut arguments = Vec::new();
         for parameter in module.parameters(computation) {
@@ -258,10 +268,17 @@ impl<'m> FormulaBuilder<'m> {
         if let Some(leaves) = self.moving(opcode, place)? {
             return Ok(leaves);
         }
+        if let Some(leaves) = self.composed(opcode, place)? {
+            return Ok(leaves);
+        }
         let op = match opcode {
             Opcode::Parameter => return Err(self.unsupported(instr, Gap::NotAKernel)),
             Opcode::Constant => return self.constant(place),
             Opcode::Infeed => return Ok(self.zeros(place)),
+            Opcode::CustomCall => match self.custom(place)? {
+                CustomTerms::Op(op) => op,
+                CustomTerms::Leaves(leaves) => return Ok(leaves),
+            },
             Opcode::Compare => self.compare(instr)?,
             Opcode::Select => {
                 place.args[0] = self.like(place.args[0], place.args[1]);
@@ -379,12 +396,18 @@ impl<'m> FormulaBuilder<'m> {
             },
             Opcode::RngBitGenerator => Op::RandomBits(self.generator(instr)?),
             Opcode::Rng => Op::Random { is_normal: self.is_normal(instr)? },
+            Opcode::RngGetAndUpdateState => {
+                let kind = &place.kinds[0];
+                if kind.dtype != DType::U64 || kind.dims != [2] {
+                    return Err(self.unsupported(instr, Gap::Shape));
+                }
+                Op::RandomState { delta: self.number(instr, "delta")? as u64 }
+            }
             Opcode::Cholesky => {
                 Op::Cholesky { is_lower: module.attribute(instr, "lower") == Some("true") }
             }
             Opcode::TriangularSolve => Op::TriangularSolve(self.solving(instr)?),
             Opcode::Fft => self.fourier(instr)?,
-            Opcode::CustomCall => self.custom(place)?,
             Opcode::GetDimensionSize => {
                 let dim = self.number(instr, "dimensions")?;
                 let size =
@@ -562,18 +585,13 @@ impl<'m> FormulaBuilder<'m> {
         Ok(applied.outputs.iter().map(|output| terms[output.0 as usize]).collect())
     }
 
-    fn custom(&mut self, place: &mut BuiltInstr) -> Result<Op, Unsupported> {
-        let target = self
-            .module
-            .attribute(place.instr, "custom_call_target")
-            .unwrap_or("")
-            .trim_matches('"');
-        Ok(match target {
-            // Hints for the compiler: they return their operand.
-            "AssumeGatherIndicesInBound"
-            | "Sharding"
-            | "SPMDFullToShardShape"
-            | "SPMDShardToFullShape" => Op::Reshape,
+    fn custom(&mut self, place: &BuiltInstr) -> Result<CustomTerms, Unsupported> {
+        if self.module.is_pass_on_call(place.instr) {
+            return self.passed_on(place).map(CustomTerms::Leaves);
+        }
+        let target = self.module.custom_call_target(place.instr).unwrap_or("");
+        Ok(CustomTerms::Op(match target {
+            "ApproxTopK" | "PartialReduce" => return self.chosen(place).map(CustomTerms::Leaves),
             "TopK" => {
                 let count = place.kinds[0].dims.last().copied();
                 Op::TopK { count: count.ok_or_else(|| self.unsupported(place.instr, Gap::Shape))? }
@@ -585,7 +603,26 @@ impl<'m> FormulaBuilder<'m> {
                 Op::Constant(vec![0; size].into())
             }
             other => self.lapack(place, other).unwrap_or_else(|| Op::Custom(other.into())),
-        })
+        }))
+    }
+
+    /// The operands as they are.
+    fn passed_on(&mut self, place: &BuiltInstr) -> Result<Leaves, Unsupported> {
+        let is_same = |(&arg, kind): (&TermId, &ArrayType)| {
+            let term = self.formula.term(arg);
+            term.dtype == kind.dtype && term.dims == kind.dims
+        };
+        if place.args.len() != place.kinds.len()
+            || !place.args.iter().zip(&place.kinds).all(is_same)
+        {
+            return Err(self.unsupported(place.instr, Gap::Shape));
+        }
+        let pass = |&arg: &TermId| {
+            let Term { dtype, ref dims, .. } = *self.formula.term(arg);
+            let (dims, args) = (dims.clone(), vec![arg]);
+            self.formula.push(Term { op: Op::Reshape, dtype, dims, args, origin: place.instr })
+        };
+        Ok(place.args.iter().map(pass).collect())
     }
 
     /// A routine of LAPACK, as JAX names it: `lapack_spotrf_ffi`.
@@ -775,6 +812,12 @@ impl<'m> FormulaBuilder<'m> {
             is_unit: flag("unit_diagonal"),
         })
     }
+}
+
+/// What a custom call becomes.
+enum CustomTerms {
+    Op(Op),
+    Leaves(Leaves),
 }
 
 /// An instruction, its arguments and its results.

@@ -112,6 +112,10 @@ pub(super) enum Op {
     Random {
         is_normal: bool,
     },
+    /// A rank's 128-bit state of random numbers, which then grows.
+    RandomState {
+        delta: u64,
+    },
     Cholesky {
         is_lower: bool,
     },

@@ -27,6 +27,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, T
         Op::Convolution(numbers) => conv::plan(planner, id, numbers),
         Op::RandomBits(generator) => random::bits(planner, id, *generator),
         Op::Random { is_normal } => random::numbers(planner, id, *is_normal),
+        Op::RandomState { delta } => random::state(planner, id, *delta),
         Op::Cholesky { is_lower } => linear::cholesky(planner, id, *is_lower),
         Op::TriangularSolve(solving) => linear::solve(planner, id, *solving),
         Op::Lapack(routine) => lapack::plan(planner, id, *routine),

@@ -59,6 +59,8 @@ pub use combine::Combiner;
 pub use custom::{Libraries, LoadError};
 pub use error::{Gap, Unsupported};
 
+use std::collections::BTreeMap;
+
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
 
@@ -84,6 +86,8 @@ pub struct Context {
 #[derive(Default)]
 pub struct Scratch {
     memory: AlignedBytes,
+    /// What random numbers continue from, by instruction.
+    states: BTreeMap<u64, u128>,
     /// The rank that runs kernels with it.
     pub context: Context,
 }
@@ -91,7 +95,7 @@ pub struct Scratch {
 impl Scratch {
     /// Memory for kernels that a rank runs.
     pub fn new(context: Context) -> Scratch {
-        Scratch { memory: AlignedBytes::default(), context }
+        Scratch { context, ..Scratch::default() }
     }
 
     /// Makes sure that kernels that need this many bytes allocate nothing.
@@ -114,6 +118,7 @@ pub(crate) struct Buffers<'r> {
     constants: &'r [AlignedBytes],
     temp: *mut u8,
     local: *mut u8,
+    states: *mut BTreeMap<u64, u128>,
     context: Context,
     portion: Portion,
 }
@@ -329,6 +334,7 @@ impl Kernel {
             constants,
             temp,
             local,
+            states: &raw mut scratch.states,
             context: scratch.context,
             portion: Portion { index: 0, count: 1 },
         };

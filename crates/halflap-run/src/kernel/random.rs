@@ -1,5 +1,8 @@
 //! Random bits as XLA defines them, and random numbers, which it leaves undefined.
 //!
+//! The state of `rng-get-and-update-state` belongs to a rank and an instruction. It begins with
+//! XLA's number and grows with each run of the instruction, from step to step, as in XLA.
+//!
 //! Three-fry and Philox encrypt a counter with a block cipher; the state is a key and the counter,
 //! which is returned advanced. `rng` has no definition: its numbers are those of a Philox that
 //! starts from the context's seed, and are not XLA's.
@@ -285,6 +288,41 @@ impl KernelStage for Numbers {
                     _ => to.cast::<u32>().add(at).write(value.floor() as u32),
                 }
             }
+        }
+    }
+}
+
+/// What XLA's compiler for CPUs begins with.
+const FIRST_STATE: u128 = 0x701_2395;
+
+/// The state of random numbers, before it grows.
+struct GrowingState {
+    to: ArraySlot,
+    stream: u64,
+    delta: u64,
+}
+
+pub(super) fn state(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    delta: u64,
+) -> Result<ArraySlot, Trouble> {
+    let stream = halflap::ids::Id::index(planner.formula.term(id).origin) as u64;
+    let to = planner.target(id);
+    planner.add(GrowingState { to, stream, delta });
+    Ok(to)
+}
+
+impl KernelStage for GrowingState {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the stage has one part, so nothing else uses the rank's states meanwhile; the
+        // output is two numbers of 64 bits.
+        unsafe {
+            let state = (*buffers.states).entry(self.stream).or_insert(FIRST_STATE);
+            let to = buffers.write(self.to).cast::<u64>();
+            to.write(*state as u64);
+            to.add(1).write((*state >> 64) as u64);
+            *state = state.wrapping_add(u128::from(self.delta));
         }
     }
 }

@@ -239,7 +239,7 @@ impl Tiny {
         matches!(self, Tiny::S1 | Tiny::S2 | Tiny::S4)
     }
 
-    fn bits(self) -> u32 {
+    pub(crate) fn bits(self) -> u32 {
         match self {
             Tiny::S1 | Tiny::U1 => 1,
             Tiny::S2 | Tiny::U2 => 2,
