@@ -5,27 +5,35 @@ use super::matrix::Matrix;
 use super::scalar::{ComplexNumber, MatrixNumber};
 
 /// How many steps an eigenvalue may take.
-const STEPS: usize = 60;
+pub(super) const STEPS: usize = 60;
 
-/// What is computed: `a = q t q*`, with a triangle `t`.
-pub(super) struct Schur<'a> {
+/// What is computed: `a = q t q*`, with a triangle `t`, which for a real matrix may have blocks of
+/// two.
+pub(super) struct Schur<'a, T> {
     /// The matrix, and then the triangle.
-    pub(super) t: Matrix<'a, ComplexNumber>,
-    pub(super) q: Matrix<'a, ComplexNumber>,
+    pub(super) t: Matrix<'a, T>,
+    pub(super) q: Matrix<'a, T>,
 }
 
-impl Schur<'_> {
-    /// Returns 0, or how many eigenvalues were not found.
-    pub(super) fn find(&mut self, factors: &mut [ComplexNumber]) -> i32 {
-        let n = self.t.columns;
+impl<T: MatrixNumber> Schur<'_, T> {
+    /// Makes Hessenberg's form, which all steps begin with.
+    pub(super) fn begin(&mut self, factors: &mut [T]) {
         hessenberg(&mut self.t, factors);
         self.q.set_identity();
         for (step, &factor) in factors.iter().enumerate().rev() {
             Reflection { factor, row: step + 1, column: step }.apply_to(&self.t, &mut self.q);
         }
-        for row in 2..n {
-            (0..row - 1).for_each(|column| self.t[(row, column)] = ComplexNumber::zero());
+        for row in 2..self.t.columns {
+            (0..row - 1).for_each(|column| self.t[(row, column)] = T::zero());
         }
+    }
+}
+
+impl Schur<'_, ComplexNumber> {
+    /// Returns 0, or how many eigenvalues were not found.
+    pub(super) fn find(&mut self, factors: &mut [ComplexNumber]) -> i32 {
+        self.begin(factors);
+        let n = self.t.columns;
         let mut left = n;
         let mut steps = 0;
         while left > 1 {

@@ -33,7 +33,6 @@ use factors::{
 };
 use general::{Schur, in_pairs};
 use matrix::Matrix;
-use real_schur::RealSchur;
 use scalar::MatrixNumber;
 use spectra::{complete, eigen, singular};
 
@@ -392,17 +391,29 @@ impl OneOfBatch<'_> {
         }
     }
 
+    /// The matrix whose Schur form is to be found, and memory for the factors of reflections.
+    ///
+    /// # Safety
+    /// See [`KernelStage::run`].
+    unsafe fn matrix_of_form<'s, T: Computed>(
+        &self,
+        memory: &mut &'s mut [T],
+    ) -> (Schur<'s, T>, &'s mut [T]) {
+        let side = self.lapack.columns;
+        let mut next = |len: usize| take(memory, len);
+        let (t, q) = (next(side * side), next(side * side));
+        // SAFETY: the caller's promise.
+        unsafe { self.read(0, t) };
+        let [t, q] = [t, q].map(|of| Matrix { of, columns: side });
+        (Schur { t, q }, next(side.saturating_sub(1)))
+    }
+
     /// # Safety
     /// See [`KernelStage::run`].
     unsafe fn schur(&self, mut memory: &mut [Complex<f64>]) {
         let side = self.lapack.columns;
-        let mut next = |len: usize| take(&mut memory, len);
-        let (t, q) = (next(side * side), next(side * side));
-        let factors = next(side.saturating_sub(1));
         // SAFETY: the caller's promise.
-        unsafe { self.read(0, t) };
-        let mut schur =
-            Schur { t: Matrix { of: t, columns: side }, q: Matrix { of: q, columns: side } };
+        let (mut schur, factors) = unsafe { self.matrix_of_form(&mut memory) };
         let info = schur.find(factors);
         for (row, column) in factors::below_diagonal(side) {
             schur.t[(row, column)] = Complex::zero();
@@ -420,13 +431,8 @@ impl OneOfBatch<'_> {
     /// See [`KernelStage::run`].
     unsafe fn real_schur(&self, mut memory: &mut [f64]) {
         let side = self.lapack.columns;
-        let mut next = |len: usize| take(&mut memory, len);
-        let (t, q) = (next(side * side), next(side * side));
-        let factors = next(side.saturating_sub(1));
         // SAFETY: the caller's promise.
-        unsafe { self.read(0, t) };
-        let mut schur =
-            RealSchur { t: Matrix { of: t, columns: side }, q: Matrix { of: q, columns: side } };
+        let (mut schur, factors) = unsafe { self.matrix_of_form(&mut memory) };
         let info = schur.find(factors);
         // SAFETY: the caller's promise.
         unsafe {
@@ -457,14 +463,10 @@ impl OneOfBatch<'_> {
     unsafe fn general(&self, mut memory: &mut [Complex<f64>]) {
         let Routine::General { has_left, has_right } = self.lapack.routine else { return };
         let side = self.lapack.columns;
-        let mut next = |len: usize| take(&mut memory, len);
-        let (t, q) = (next(side * side), next(side * side));
-        let (factors, values) = (next(side.saturating_sub(1)), next(side));
-        let vector = next(side);
         // SAFETY: the caller's promise.
-        unsafe { self.read(0, t) };
-        let mut schur =
-            Schur { t: Matrix { of: t, columns: side }, q: Matrix { of: q, columns: side } };
+        let (mut schur, factors) = unsafe { self.matrix_of_form(&mut memory) };
+        let mut next = |len: usize| take(&mut memory, len);
+        let (values, vector) = (next(side), next(side));
         let info = schur.find(factors);
         (0..side).for_each(|at| values[at] = schur.t[(at, at)]);
         let is_real = !self.lapack.is_complex;

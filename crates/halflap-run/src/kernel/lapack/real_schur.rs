@@ -4,32 +4,14 @@
 
 use std::ops::Range;
 
-use super::factors::{Reflection, hessenberg};
-use super::matrix::{Matrix, Rotation};
+use super::general::{STEPS, Schur};
+use super::matrix::Rotation;
 
-/// How many steps an eigenvalue may take.
-const STEPS: usize = 60;
-
-/// What is computed: `a = q t q'`, with a triangle `t` but for blocks of two.
-pub(super) struct RealSchur<'a> {
-    /// The matrix, and then the triangle.
-    pub(super) t: Matrix<'a, f64>,
-    pub(super) q: Matrix<'a, f64>,
-}
-
-impl RealSchur<'_> {
+impl Schur<'_, f64> {
     /// Returns 0, or how many eigenvalues were not found.
     pub(super) fn find(&mut self, factors: &mut [f64]) -> i32 {
-        let n = self.t.columns;
-        hessenberg(&mut self.t, factors);
-        self.q.set_identity();
-        for (step, &factor) in factors.iter().enumerate().rev() {
-            Reflection { factor, row: step + 1, column: step }.apply_to(&self.t, &mut self.q);
-        }
-        for row in 2..n {
-            (0..row - 1).for_each(|column| self.t[(row, column)] = 0.0);
-        }
-        let (mut left, mut steps) = (n, 0);
+        self.begin(factors);
+        let (mut left, mut steps) = (self.t.columns, 0);
         while left > 0 {
             let first = self.t.last_block(left);
             match left - first {
@@ -159,6 +141,7 @@ impl RealSchur<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::lapack::matrix::Matrix;
 
     fn product(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
         let of = |at: usize| (0..n).map(|k| a[at / n * n + k] * b[k * n + at % n]).sum();
@@ -172,10 +155,8 @@ mod tests {
     /// The form of a matrix, and how far its product is from the matrix.
     fn form(a: &[f64], n: usize) -> (Vec<f64>, f64) {
         let (mut t, mut q) = (a.to_vec(), vec![0.0; n * n]);
-        let mut schur = RealSchur {
-            t: Matrix { of: &mut t, columns: n },
-            q: Matrix { of: &mut q, columns: n },
-        };
+        let mut schur =
+            Schur { t: Matrix { of: &mut t, columns: n }, q: Matrix { of: &mut q, columns: n } };
         assert_eq!(schur.find(&mut vec![0.0; n.saturating_sub(1)]), 0);
         let again = product(&product(&q, &t, n), &transposed(&q, n), n);
         let apart = again.iter().zip(a).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
