@@ -2,11 +2,13 @@
 """Training steps of transformers and other programs: JAX's own step time beside that of `halflap
 run`, on the same cores.
 
-    python bench/run_speed.py [--halflap BIN] [--width 512] [--layers 2] [--rounds 7] [--keep FOLDER] [NAME...]
+    python bench/run_speed.py [--halflap BIN] [--before BIN] [--width 512] [--layers 2] [--rounds 7]
+        [--keep FOLDER] [NAME...]
 
 Makes the modules with JAX (one device; FSDP and tensor parallel on several devices of the host),
 runs JAX and halflap in turns, and writes docs/run-speed.md anew: the median of the ratios of all
-rounds, and the kernels that take most. Needs jax.
+rounds, and the kernels that take most. With --before, another build of halflap takes part in every
+round, and its column says by what factor it is slower. Needs jax.
 """
 
 import argparse
@@ -36,6 +38,10 @@ VOCABULARY = 1024
 HEADS = 8
 # The largest ratio that is not named as too slow.
 MOST = 1.5
+# What the column of another build is.
+COMPARED = (
+    " `before` is another build of halflap in the same rounds, and by what factor it is slower."
+)
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
@@ -131,9 +137,9 @@ def jax_time(made, steps):
     return statistics.median(times) * 1e9
 
 
-def halflap_time(options, path, made, profile=None):
+def halflap_time(options, path, made, profile=None, binary=None):
     command = [
-        options.halflap,
+        binary or options.halflap,
         "run",
         path,
         "--inputs",
@@ -169,12 +175,18 @@ def measure(name, made, options, folder):
             ours = halflap_time(options, made.texts[stage], made) if ours_first else None
             theirs = jax_time(made, options.steps)
             ours = ours or halflap_time(options, made.texts[stage], made)
-            rounds[stage].append((ours, theirs))
+            before = options.before and halflap_time(
+                options, made.texts[stage], made, binary=options.before
+            )
+            rounds[stage].append((ours, theirs, before or 0.0))
     rows, tables = [], []
     for stage, times in rounds.items():
-        ratio = statistics.median(ours / theirs for ours, theirs in times)
-        ours, theirs = (statistics.median(column) / 1e6 for column in zip(*times))
+        ratio = statistics.median(ours / theirs for ours, theirs, _ in times)
+        gain = statistics.median(before / ours for ours, _, before in times)
+        ours, theirs, before = (statistics.median(column) / 1e6 for column in zip(*times))
         rows.append([name, stage, f"{theirs:.1f} ms", f"{ours:.1f} ms", f"{ratio:.2f}"])
+        if options.before:
+            rows[-1][3:3] = [f"{before:.1f} ms ({gain:.2f}x)"]
         print(*rows[-1], sep="  ", flush=True)
         profile = folder / "profile.json"
         halflap_time(options, made.texts[stage], made, profile)
@@ -200,6 +212,22 @@ def means(rows):
     )
 
 
+def command(options):
+    """What was run, without the paths of binaries."""
+    devices = " ".join(map(str, options.devices))
+    before = " --before BIN" if options.before else ""
+    return (
+        f"python bench/run_speed.py{before} --devices {devices} --rounds {options.rounds} "
+        f"--steps {options.steps}"
+    )
+
+
+def notes():
+    """The sections of the document that are written by hand."""
+    _, heading, rest = DOCUMENT.read_text().partition("\n## ")
+    return heading + rest
+
+
 def spent(tables):
     rows = [["module", "step", "kernels and collectives of a rank, together by operation"]]
     for name, whole, sums in tables:
@@ -213,6 +241,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--halflap")
+    parser.add_argument("--before")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8)
@@ -223,11 +252,14 @@ def main():
     parser.add_argument("--keep")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
+    built = "" if options.halflap else " as it is installed (`--profile dist`)"
     options.halflap = options.halflap or build_halflap()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         rows, tables = [["module", "text", "JAX", "halflap", "ratio"]], []
+        if options.before:
+            rows[0][3:3] = ["before"]
         for name, (function, args) in programs(options).items():
             made = make(name, function, args, folder)
             more, spent_in = measure(name, made, options, folder)
@@ -238,9 +270,9 @@ def main():
     cores = len(os.sched_getaffinity(0))
     DOCUMENT.write_text(f"""# Step times compared with JAX
 
-Written by bench/run_speed.py on {datetime.date.today().isoformat()}: {version_of(options.halflap)}, jax {jax.__version__}, {cpu_model()}, {cores} cores for both.
+Written on {datetime.date.today().isoformat()} by `{command(options)}`: {version_of(options.halflap)}{built}, jax {jax.__version__}, {cpu_model()}, {cores} cores for both.
 
-The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N host devices, which are N ranks on threads here. `after_spmd` is the module after partitioning (for one device: as given to the compiler), `after_optimizations` the one that JAX itself runs. The others are described in bench/speed_programs.py. {options.rounds} alternating rounds, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.
+The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N host devices, which are N ranks on threads here. `after_spmd` is the module after partitioning (for one device: as given to the compiler), `after_optimizations` the one that JAX itself runs. The others are described in bench/speed_programs.py. {options.rounds} alternating rounds, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.{COMPARED if options.before else ""}
 
 {table(rows)}
 
@@ -249,7 +281,7 @@ The training step of a transformer, in f32: width {options.width}, {options.laye
 Where the time goes: median times of all kernels and collectives of a rank, summed by operation, in ms. Ranks share the cores, so sums can exceed the step; the time of a fused kernel is divided among its instructions.
 
 {spent(tables)}
-""")
+{notes()}""")
 
 
 if __name__ == "__main__":

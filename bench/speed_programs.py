@@ -13,7 +13,14 @@ from jax.sharding import PartitionSpec as P
 
 random = np.random.default_rng(7)
 OTHERS = {}
-MATMULS = {"attention_masked", "mixed_precision"}
+MATMULS = {
+    "attention_masked",
+    "batched_einsum",
+    "experts",
+    "mixed_precision",
+    "vision_transformer",
+    "vocabulary_softmax",
+}
 
 
 def other(make_it):
@@ -242,3 +249,289 @@ def conv_1d_strided():
         return lax.conv_general_dilated(x, second, (1,), [(4, 4)], rhs_dilation=(4,))
 
     return network, (real(8, 16, 8192), real(64, 16, 9, scale=0.1), real(64, 64, 3, scale=0.1))
+
+
+@other
+def vision_transformer():
+    """A training step of one block over patches of images."""
+    width, heads = 192, 6
+
+    def loss(w, images):
+        x = lax.conv_general_dilated(
+            images, w["patch"], (8, 8), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = x.reshape(x.shape[0], -1, width) + w["place"]
+        h = jax.nn.standardize(x)
+        q, k, v = jnp.split((h @ w["qkv"]).reshape(*x.shape[:2], heads, -1), 3, -1)
+        mixed = jax.nn.dot_product_attention(q, k, v)
+        x = x + mixed.reshape(x.shape) @ w["out"]
+        x = x + jax.nn.gelu(jax.nn.standardize(x) @ w["up"]) @ w["down"]
+        return (x.mean(1) @ w["head"]).var()
+
+    w = {
+        "patch": real(8, 8, 3, width, scale=0.1),
+        "place": real(64, width),
+        "qkv": real(width, 3 * width, scale=0.1),
+        "out": real(width, width, scale=0.1),
+        "up": real(width, 4 * width, scale=0.1),
+        "down": real(4 * width, width, scale=0.1),
+        "head": real(width, 100, scale=0.1),
+    }
+    return jax.value_and_grad(loss), (w, real(16, 64, 64, 3))
+
+
+@other
+def gru():
+    """A recurrent layer with gates, and its gradients."""
+
+    def loss(w, u, xs):
+        def step(h, x):
+            r, z = jnp.split(jax.nn.sigmoid(x @ w[:, :256] + h @ u[:, :256]), 2, -1)
+            new = jnp.tanh(x @ w[:, 256:] + (r * h) @ u[:, 256:])
+            return (1 - z) * h + z * new, None
+
+        return (lax.scan(step, jnp.zeros((16, 128), jnp.float32), xs)[0] ** 2).sum()
+
+    return jax.grad(loss, (0, 1)), (
+        real(64, 384, scale=0.1),
+        real(128, 384, scale=0.1),
+        real(48, 16, 64),
+    )
+
+
+@other
+def beam_search():
+    """Beams that are extended by the best tokens, with their states and histories reordered."""
+    beams, words, width, length = 8, 2048, 128, 24
+
+    def search(w, embed, state):
+        def step(carry, at):
+            state, scores, history = carry
+            logits = jax.nn.log_softmax(state @ embed.T, -1)
+            scores, best = lax.top_k((scores[:, None] + logits).reshape(-1), beams)
+            origin, token = best // words, best % words
+            history = history[origin].at[:, at].set(token)
+            return (jnp.tanh(state[origin] @ w + embed[token]), scores, history), None
+
+        start = (state, jnp.zeros(beams), jnp.zeros((beams, length), jnp.int32))
+        return lax.scan(step, start, jnp.arange(length))[0]
+
+    return search, (
+        real(width, width, scale=0.1),
+        real(words, width, scale=0.3),
+        real(beams, width),
+    )
+
+
+@other
+def depthwise_conv():
+    """Depthwise and pointwise convolutions in turns."""
+
+    def network(x, filters, mixes):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        for each, mix in zip(filters, mixes):
+            count = x.shape[-1]
+            x = lax.conv_general_dilated(
+                x, each, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=count
+            )
+            x = jax.nn.relu(
+                lax.conv_general_dilated(x, mix, (1, 1), "VALID", dimension_numbers=numbers)
+            )
+        return x
+
+    return network, (
+        real(4, 56, 56, 64),
+        [real(3, 3, 1, 64) for _ in range(2)],
+        [real(1, 1, 64, 64, scale=0.1) for _ in range(2)],
+    )
+
+
+@other
+def dilated_conv():
+    """Convolutions whose windows see every second or fourth element, and one that upsamples."""
+
+    def network(x, first, second, last):
+        x = jax.nn.relu(lax.conv_general_dilated(x, first, (1, 1), "SAME", rhs_dilation=(2, 2)))
+        x = jax.nn.relu(lax.conv_general_dilated(x, second, (1, 1), "SAME", rhs_dilation=(4, 4)))
+        return lax.conv_general_dilated(x, last, (1, 1), [(2, 2)] * 2, lhs_dilation=(2, 2))
+
+    return network, (
+        real(2, 32, 48, 48),
+        real(32, 32, 3, 3, scale=0.1),
+        real(32, 32, 3, 3, scale=0.1),
+        real(16, 32, 4, 4, scale=0.1),
+    )
+
+
+@other
+def cumulate_and_sort():
+    """Running sums, products and maxima along both dimensions, and pairs sorted by a key."""
+
+    def all_of(a, keys):
+        nucleus = jnp.cumsum(jax.nn.softmax(lax.sort(a, dimension=1), -1), -1) < 0.9
+        sorted_by = lax.sort((keys, jnp.arange(keys.size, dtype=jnp.int32)), num_keys=1)
+        return nucleus, jnp.cumsum(a, 0), lax.cummax(a, 1), lax.cumprod(a * 0.1 + 1, 1), sorted_by
+
+    return all_of, (real(256, 1024), random.integers(0, 1000, 1 << 16).astype(np.int32))
+
+
+@other
+def batched_einsum():
+    """Products of many small matrices, some transposed, and a bilinear form."""
+
+    def forms(a, b, c, d):
+        first = jnp.einsum("bhij,bhkj->bhik", a, b)
+        second = jnp.einsum("bhik,bkhj->bihj", first, c)
+        return second, jnp.einsum("bihj,jl,bihl->bi", second, d, second)
+
+    return forms, (
+        real(8, 12, 64, 48),
+        real(8, 12, 64, 48),
+        real(8, 64, 12, 48),
+        real(48, 48, scale=0.1),
+    )
+
+
+@other
+def vocabulary_softmax():
+    """The loss over a large vocabulary, and its gradients."""
+
+    def loss(x, head, labels):
+        logits = x @ head
+        picked = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+        return (jax.nn.logsumexp(logits, -1) - picked).mean()
+
+    return jax.value_and_grad(loss, (0, 1)), (
+        real(128, 256),
+        real(256, 16384, scale=0.05),
+        random.integers(0, 16384, 128).astype(np.int32),
+    )
+
+
+@other
+def group_norm():
+    """Normalisation by groups of channels, with a gated activation, and its gradients."""
+
+    def loss(x, gain, bias):
+        grouped = x.reshape(*x.shape[:3], 8, -1)
+        mean, variance = (f(grouped, (1, 2, 4), keepdims=True) for f in (jnp.mean, jnp.var))
+        x = ((grouped - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape) * gain + bias
+        return (x * jax.nn.sigmoid(x)).sum()
+
+    return jax.grad(loss, (0, 1, 2)), (real(8, 32, 32, 64), real(64), real(64))
+
+
+@other
+def dropout_mlp():
+    """Layers with dropout, whose masks are made by JAX's generator of random numbers."""
+
+    def network(w, x, seed):
+        key = jax.random.key(seed)
+        for each in w:
+            key, now = jax.random.split(key)
+            x = jax.nn.relu(x @ each)
+            x = jnp.where(jax.random.bernoulli(now, 0.9, x.shape), x / 0.9, 0.0)
+        return x
+
+    return network, ([real(256, 256, scale=0.1) for _ in range(3)], real(512, 256), np.uint32(3))
+
+
+@other
+def random_bits():
+    """Normal numbers from the generator that has an operation of its own."""
+
+    def draw(seed):
+        key = jax.random.key(seed, impl="rbg")
+        return jax.random.normal(key, (512, 512)), jax.random.uniform(key, (256, 1024))
+
+    return draw, (np.uint32(5),)
+
+
+@other
+def experts():
+    """A layer of experts: tokens go to the two best ones, within their capacities."""
+    count, room = 8, 128
+
+    def layer(x, gate, up, down):
+        weights, chosen = lax.top_k(jax.nn.softmax(x @ gate, -1), 2)
+        hot = jax.nn.one_hot(chosen, count, dtype=jnp.float32)
+        place = (jnp.cumsum(hot.reshape(-1, count), 0) - 1).reshape(hot.shape)
+        sent = jax.nn.one_hot(place, room, dtype=jnp.float32) * hot[..., None]
+        given = jnp.einsum("tkec,td->ecd", sent, x)
+        made = jax.nn.silu(jnp.einsum("ecd,edf->ecf", given, up))
+        made = jnp.einsum("ecf,efd->ecd", made, down)
+        return jnp.einsum("tkec,tk,ecd->td", sent, weights, made)
+
+    return layer, (
+        real(256, 128),
+        real(128, count),
+        real(count, 128, 256, scale=0.1),
+        real(count, 256, 128, scale=0.1),
+    )
+
+
+@other
+def nearest_centres():
+    """Rounds of k-means: distances, the nearest centre of each point, and new means."""
+
+    def rounds(points, centres):
+        def turn(_, centres):
+            far = (centres**2).sum(-1)[None] - 2 * points @ centres.T
+            nearest = jnp.argmin(far, -1)
+            sums = jax.ops.segment_sum(points, nearest, centres.shape[0])
+            counts = jax.ops.segment_sum(jnp.ones(points.shape[0]), nearest, centres.shape[0])
+            return sums / jnp.maximum(counts, 1)[:, None]
+
+        return lax.fori_loop(0, 5, turn, centres)
+
+    return rounds, (real(8192, 32), real(64, 32))
+
+
+@other
+def image_changes():
+    """Images that are flipped, shifted, padded, cropped and resized."""
+
+    def changed(images, at):
+        flipped = jnp.where(
+            (jnp.arange(images.shape[0]) % 2 == 0)[:, None, None, None], images, images[:, :, ::-1]
+        )
+        rolled = jnp.roll(flipped, (5, 9), (1, 2))
+        padded = jnp.pad(rolled, ((0, 0), (8, 8), (8, 8), (0, 0)), mode="reflect")
+        crop = lambda image, place: lax.dynamic_slice(image, (place[0], place[1], 0), (96, 96, 3))
+        return jax.image.resize(jax.vmap(crop)(padded, at), (images.shape[0], 64, 64, 3), "linear")
+
+    return changed, (real(16, 96, 96, 3), random.integers(0, 16, (16, 2)).astype(np.int32))
+
+
+@other
+def long_filter():
+    """Signals convolved with filters as long as themselves, so that windows are mostly padding."""
+    network = lambda x, kernel: lax.conv_general_dilated(
+        x, kernel, (1,), [(1023, 0)], feature_group_count=x.shape[1]
+    )
+    return network, (real(1, 16, 1024), real(16, 1, 1024, scale=0.01))
+
+
+@other
+def wide_windows():
+    """Windows that see padding almost everywhere: larger than their input, and dilated."""
+
+    def seen(image, wide, spread, apart):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        first = lax.conv_general_dilated(
+            image, wide, (1, 1), [(255, 255)] * 2, dimension_numbers=numbers
+        )
+        second = lax.conv_general_dilated(
+            image,
+            spread,
+            (1, 1),
+            [(512, 512)] * 2,
+            rhs_dilation=(128, 128),
+            dimension_numbers=numbers,
+        )
+        third = lax.conv_general_dilated(
+            image, apart, (1, 1), [(2, 2)] * 2, lhs_dilation=(24, 24), dimension_numbers=numbers
+        )
+        return first, second, third
+
+    return seen, (real(1, 8, 8, 2), real(256, 256, 2, 2), real(3, 3, 2, 2), real(5, 5, 2, 2))
