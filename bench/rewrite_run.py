@@ -5,14 +5,17 @@
 
 Writes a module for every rewrite, and a tensor-parallel one, on two ranks that are threads. Each is
 scheduled as it is and rewritten, and both texts run in turns on emulated links. Steps are simulated
-with the times that `--profile-out` measured in the same runs. Prints tables for docs/rewrite.md.
-Other work on the machine spoils it.
+with the times that `--profile-out` measured in the same runs, plus what the runtime needs to pass a
+kernel or a collective from thread to thread: two chains, one of small kernels and one of small
+collectives, measure that in every round, because no kernel's own time contains it. Prints tables
+for docs/rewrite.md. Other work on the machine spoils it.
 """
 
 import argparse
 import datetime
 import json
 import os
+import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -197,6 +200,54 @@ def parallel(name, count, rows, sizes):
     return entry(name, lines)
 
 
+def chain(name, count, reduces):
+    """Small kernels, each of which needs the one before; with a sum over the ranks between them."""
+    kind = "f32[32,32]{1,0}"
+    lines = [f"x0 = {kind} parameter(0)", f"w = {kind} parameter(1)"]
+    for i in range(count):
+        lines.append(f"d{i} = {kind} dot(x{i}, w), {DIMS}")
+        if reduces:
+            channel = f"channel_id={i + 1}"
+            lines.append(f"x{i + 1} = {kind} all-reduce(d{i}), {channel}, {ALL}, to_apply=add")
+        else:
+            lines.append(f"x{i + 1} = {kind} tanh(d{i})")
+    return entry(name, lines)
+
+
+class Overhead:
+    """What kernels and collectives take beyond their own times."""
+
+    def __init__(self, halflap, folder):
+        self.halflap = halflap
+        self.paths = {}
+        for name, reduces in (("kernels", False), ("collectives", True)):
+            self.paths[name] = folder / f"{name}.txt"
+            self.paths[name].write_text(chain(name, 60, reduces))
+
+    def measure(self, steps):
+        kernels, step, own = self.missing("kernels", steps)
+        self.kernel = max(0, step - own) / kernels
+        collectives, step, own = self.missing("collectives", steps)
+        self.collective = max(0, (step - own) / (collectives / 2) - self.kernel)
+
+    def missing(self, name, steps):
+        """How many instructions there are, what a step takes, and their own times together."""
+        path = self.paths[name]
+        profile = path.with_suffix(".json")
+        link = ["--emulate-link", f"{LINKS[0]}GB/s,{LATENCY}us"]
+        command = [self.halflap, "run", path, "--input-order", "--steps", steps, *link]
+        found = measured([*command, "--profile-out", profile])
+        times = json.loads(profile.read_text())
+        return len(times), found["step_time"], sum(times.values())
+
+    def add_to(self, profile, communicates):
+        """Adds it to the times of a profile."""
+        times = json.loads(profile.read_text())
+        for name in times:
+            times[name] += self.collective if communicates(name) else self.kernel
+        profile.write_text(json.dumps(times))
+
+
 #: Each with its module, and how it is rewritten.
 PROGRAMS = {
     "merge": (merge(), "merge"),
@@ -207,6 +258,12 @@ PROGRAMS = {
     "split": (parallel("split", 2, 512, (256, 128)), "split"),
     "tensor-parallel": (parallel("tensor_parallel", 4, 256, (256, 512)), "split"),
 }
+
+
+def is_collective(text, name):
+    """Whether an instruction of a module communicates."""
+    kinds = "all-gather|all-reduce|reduce-scatter"
+    return re.search(rf"%?{re.escape(name)} = [^\n]*? ({kinds})(-start)?\(", text) is not None
 
 
 class Program:
@@ -243,12 +300,14 @@ class Program:
     def file(self, which, kind):
         return self.folder / f"{self.name}.{self.bandwidth}.{which}.{kind}"
 
-    def turn(self, steps):
+    def turn(self, steps, overhead):
         """Runs both once."""
         for which in self.steps:
             path, profile = self.file(which, "txt"), self.file(which, "json")
             command = [self.halflap, "run", path, "--input-order", "--steps", steps]
             found = measured([*command, "--emulate-link", self.link, "--profile-out", profile])
+            text = path.read_text()
+            overhead.add_to(profile, lambda name: is_collective(text, name))
             simulated = json.loads(
                 common.run([self.halflap, "simulate", path, "--profile", profile, "--json"])
             )
@@ -307,11 +366,16 @@ def main():
         for program in programs:
             program.schedule()
         programs = [program for program in programs if not program.what.startswith("0")]
+        overhead, passed = Overhead(halflap, Path(folder)), []
         for _ in range(options.rounds):
+            overhead.measure(options.steps)
+            passed.append((overhead.kernel, overhead.collective))
             for program in programs:
-                program.turn(options.steps)
+                program.turn(options.steps, overhead)
     day = datetime.date.today().isoformat()
     print(f"{day}: {version_of([halflap])}, {cpu_model()}, load {os.getloadavg()[0]:.1f}")
+    kernel, collective = (statistics.median(of) / 1e3 for of in zip(*passed))
+    print(f"{kernel:.1f} us more for a kernel, {collective:.1f} us for a collective\n")
     head = ["program", "link", "rewrites", "old, measured", "simulated", "new, measured"]
     head += ["simulated", "ratio, measured", "simulated", "apart"]
     print(table(head, [program.row() for program in programs]))

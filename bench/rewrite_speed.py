@@ -2,25 +2,28 @@
 """How long the search for rewrites takes beside the search for an order.
 
     python3 bench/rewrite_speed.py [--halflap BIN] [--effort EFFORT] [--only NAME]...
+    python3 bench/rewrite_speed.py [--halflap BIN] [--effort EFFORT] [--rounds N] --module FILE...
 
 Schedules every captured graph of tests/corpus, and one of 20,000 nodes that consists of several,
 with the order alone and with --rewrite all: as they are, and with a millisecond more for each
 collective, where there is more to merge. Prints seconds of processor time and of the clock as a
 table. Needs only the standard library. Ends with 1 if the rewriting search takes more than three
-times as long in all, or 60 s for 20,000 nodes.
+times as long in all, or 60 s for 20,000 nodes. With --module it does the same for HLO modules on
+h100s, in turns, and prints the medians of processor times and of the ratios within a round.
 """
 
 import argparse
 import copy
 import json
 import resource
+import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import common
-from compare import build_halflap
+from compare import build_halflap, table
 from orders import PROGRAMS, ROOT, load
 from rewrites import LATENCIES
 
@@ -56,6 +59,24 @@ def long_program():
     return {**one, **joined}
 
 
+def modules(command, paths, rounds):
+    """A table of modules; whether one takes more than three times as long."""
+    head = ["module", "order alone", "step", "rewriting", "step", "ratio"]
+    rows, ratios = [], []
+    for path in paths:
+        schedule = [*command, path, "--device", "h100"]
+        ways = [schedule, [*schedule, "--rewrite=all"]]
+        steps = [json.loads(common.run(way))["step_time"] / 1e6 for way in ways]
+        times = [[spent(way)[0] for way in ways] for _ in range(rounds)]
+        ratios.append(statistics.median(new / old for old, new in times))
+        cells = [Path(path).stem]
+        for own, step in zip(zip(*times), steps):
+            cells += [f"{statistics.median(own):.2f} s", f"{step:.1f} ms"]
+        rows.append([*cells, f"{ratios[-1]:.2f}"])
+    print(table(head, rows))
+    return max(ratios) > 3
+
+
 def spent(command):
     """Seconds of processor time and of the clock."""
 
@@ -75,8 +96,13 @@ def main():
     parser.add_argument("--halflap", metavar="BIN")
     parser.add_argument("--effort", default="default", choices=["quick", "default", "thorough"])
     parser.add_argument("--only", metavar="NAME", action="append")
+    parser.add_argument("--module", metavar="FILE", nargs="+")
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     halflap = args.halflap or build_halflap()
+    if args.module:
+        command = [halflap, "schedule", "--json", "--no-advice", "--effort", args.effort]
+        return int(modules(command, args.module, args.rounds))
     print(
         "| program | nodes | order alone: processor | clock | rewriting: processor | clock | ratio |"
     )

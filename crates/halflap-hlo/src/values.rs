@@ -6,7 +6,7 @@
 //! instruction that works in place writes its result where an operand was, which is allowed if
 //! nothing later in the text reads the operand, and which forces its other readers to come before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::shape::DEVICE_MEMORY;
 use super::steps::{NodePart, Steps};
@@ -297,24 +297,30 @@ impl Finder<'_> {
             .collect()
     }
 
-    /// What a loop does not change is passed on; the rest is written where it was.
+    /// What a loop does not change is passed on; the rest is written where it was, unless every
+    /// iteration also reads it as something that does not change.
     fn loop_values(&mut self, instr: InstrId, callees: &dyn Fn(ComputationId) -> Option<Callee>) {
         let body = self.module.computation_in(instr, "body").and_then(callees);
         let operands = self.operand_values(instr);
+        let is_passed = |index: usize| {
+            body.as_ref().is_some_and(|body| body.passed_on.get(index) == Some(&Some(index)))
+        };
+        let passed = operands.iter().enumerate().filter(|(index, _)| is_passed(*index));
+        let kept: BTreeSet<u32> = passed.map(|(_, value)| value.content).collect();
         let mut leaves = Vec::new();
         self.module.instruction(instr).shape.leaves(&mut leaves);
         for (index, leaf) in leaves.into_iter().enumerate() {
-            let is_passed =
-                body.as_ref().is_some_and(|body| body.passed_on.get(index) == Some(&Some(index)));
             match operands.get(index) {
-                Some(&value) if is_passed => {
+                Some(&value) if is_passed(index) => {
                     self.values
                         .leaves
                         .push(Value { maker: self.step(instr), content: value.content });
                 }
                 Some(&value) => {
                     self.fresh(instr, leaf);
-                    self.offer(value.content, true);
+                    if !kept.contains(&value.content) {
+                        self.offer(value.content, true);
+                    }
                 }
                 None => self.fresh(instr, leaf),
             }

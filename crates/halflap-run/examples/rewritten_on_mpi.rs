@@ -1,8 +1,9 @@
 //! Runs the random modules that tests/rewrites.rs left on processes of Open MPI, all of those for
 //! as many ranks as there are processes, in one go: `mpirun -n 4 rewritten_on_mpi FOLDER`.
 //!
-//! The old module is evaluated without MPI. MPI adds numbers up in an order of its own, so results
-//! are compared within a tolerance, and bit for bit where nothing is added up.
+//! The old module runs on MPI, too, and is evaluated without it. MPI adds numbers up in an order of
+//! its own: exact rewrites give the bits of the old module on MPI, or are close to the values
+//! without MPI if MPI adds up other messages than before; all others are close.
 
 use std::fs;
 use std::path::Path;
@@ -47,22 +48,40 @@ fn inputs(program: &Prepared, seed: u64, rank: u64) -> Vec<Tensor> {
     program.inputs.iter().map(array).collect()
 }
 
-/// The first result that differs.
-fn difference(expected: &[Vec<Tensor>], given: &[Vec<Tensor>], is_exact: bool) -> Option<String> {
-    let is_close = |a: &f64, b: &f64| (a - b).abs() <= 1e-5 + 1e-4 * a.abs();
-    for (rank, (expected, given)) in expected.iter().zip(given).enumerate() {
-        for (number, (old, new)) in expected.iter().zip(given).enumerate() {
-            let (a, b) = (old.to_f64(), new.to_f64());
-            let is_same = match is_exact {
-                true => old.bytes() == new.bytes(),
-                false => a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| is_close(a, b)),
-            };
-            if !is_same {
-                return Some(format!("result {number} of rank {rank} differs"));
-            }
+/// Results of all ranks.
+type AllResults = Vec<Vec<Tensor>>;
+
+/// Whether all bits are equal.
+fn is_equal(old: &AllResults, new: &AllResults) -> bool {
+    let each = |results: &AllResults| -> Vec<Vec<u8>> {
+        results.iter().flatten().map(|of| of.bytes().to_vec()).collect()
+    };
+    each(old) == each(new)
+}
+
+/// How far results are apart at most, relative to the largest number of their array.
+fn apart(old: &AllResults, new: &AllResults) -> f64 {
+    let pairs = old.iter().flatten().zip(new.iter().flatten());
+    let each = pairs.map(|(old, new)| {
+        let (old, new) = (old.to_f64(), new.to_f64());
+        let largest = old.iter().fold(1e-3, |most: f64, of| most.max(of.abs()));
+        let most = |most: f64, (a, b): (&f64, &f64)| most.max((a - b).abs());
+        old.iter().zip(&new).fold(0.0, most) / largest
+    });
+    each.fold(0.0, f64::max)
+}
+
+/// What a program gives on all ranks, on rank 0.
+fn run(world: &World, program: &Arc<Prepared>, seed: u64) -> Option<AllResults> {
+    let own = inputs(program, seed, world.rank() as u64);
+    match world.run(program, own, &Options::default()) {
+        Ok(outcome) => outcome.map(|of| of.ranks.into_iter().map(|rank| rank.outputs).collect()),
+        Err(failure) => {
+            eprintln!("{failure}");
+            world.abort(1);
+            None
         }
     }
-    None
 }
 
 fn main() {
@@ -74,43 +93,43 @@ fn main() {
     let seed_of = |name: String| name.strip_suffix(".old.txt")?.parse().ok();
     let mut seeds: Vec<u64> = names.filter_map(seed_of).collect();
     seeds.sort_unstable();
-    let (mut modules, mut runs) = (0, 0);
+    let (mut modules, mut runs, mut equal, mut furthest) = (0, 0, 0, 0.0f64);
     for seed in seeds {
         let old = read(&folder.join(format!("{seed}.old.txt")));
         if old.devices().count() != world.size() as u64 {
             continue;
         }
         modules += 1;
-        let has_sums = old.text().contains("all-reduce") || old.text().contains("reduce-scatter");
-        let all = |program: &Prepared| {
-            (0..world.size() as u64).map(|rank| inputs(program, seed, rank)).collect::<Vec<_>>()
-        };
-        let expected = (world.rank() == 0).then(|| {
-            let mut evaluator = Evaluator::new(&old).unwrap_or_else(|error| panic!("{error}"));
-            evaluator.run(&all(&prepared(&old))).unwrap_or_else(|error| panic!("{error}"))
-        });
+        let program = prepared(&old);
+        let on_mpi = run(&world, &program, seed);
+        let all: Vec<_> = (0..world.size() as u64).map(|of| inputs(&program, seed, of)).collect();
+        // What is rounded to bf16 differs by its last bit if a sum does.
+        let tolerance = if old.text().contains("bf16[") { 2e-2 } else { 1e-4 };
         for kind in ["exact", "all"] {
-            let program = prepared(&read(&folder.join(format!("{seed}.{kind}.txt"))));
-            let own = inputs(&program, seed, world.rank() as u64);
-            let outcome = world.run(&program, own, &Options::default());
-            let problem = match (outcome, &expected) {
-                (Err(failure), _) => Some(failure.to_string()),
-                (Ok(Some(outcome)), Some(expected)) => {
-                    let given: Vec<_> = outcome.ranks.into_iter().map(|of| of.outputs).collect();
-                    difference(expected, &given, kind == "exact" && !has_sums)
-                }
-                _ => None,
-            };
-            if let Some(problem) = problem {
-                eprintln!("{seed}.{kind}.txt: {problem}");
+            let new =
+                run(&world, &prepared(&read(&folder.join(format!("{seed}.{kind}.txt")))), seed);
+            runs += 1;
+            let (Some(new), Some(on_mpi)) = (new, &on_mpi) else { continue };
+            if kind == "exact" && is_equal(on_mpi, &new) {
+                equal += 1;
+                continue;
+            }
+            let mut evaluator = Evaluator::new(&old).unwrap_or_else(|error| panic!("{error}"));
+            let expected = evaluator.run(&all).unwrap_or_else(|error| panic!("{error}"));
+            let far = apart(&expected, &new).min(apart(on_mpi, &new));
+            furthest = furthest.max(far);
+            if far > tolerance {
+                eprintln!("{seed}.{kind}.txt: {far:.2e} apart");
                 world.abort(1);
             }
-            runs += 1;
         }
     }
     if world.rank() == 0 {
         let ranks = world.size();
-        println!("{modules} random modules, {runs} rewritten ones on {ranks} processes of MPI");
+        println!(
+            "{modules} random modules, {runs} rewritten ones on {ranks} processes of MPI: \
+             {equal} exact ones have the bits of the old ones, others are {furthest:.1e} apart"
+        );
     }
     world.finish().unwrap_or_else(|failure| panic!("{failure}"));
 }

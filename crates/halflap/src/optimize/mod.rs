@@ -48,8 +48,9 @@ pub enum Effort {
     Default,
     /// About seven times the default's, and exact search if possible.
     Thorough,
-    /// The search of `Quick` alone, to compare programs: no slack is added to the order, and less
-    /// is proved of the lower bound. Both take longer than the search.
+    /// Half the search of `Quick`, to compare programs: no slack is added to the order, its last
+    /// moves are not made, and next to nothing is proved of the lower bound. All of these take
+    /// longer than the search.
     Sketch,
 }
 
@@ -91,7 +92,8 @@ impl Effort {
             Stage { makes_room, ..stage(chains, hundredths, cooled) }
         };
         match self {
-            Effort::Quick | Effort::Sketch => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
+            Effort::Sketch => vec![stage(2, 3, 0.0), stage(2, 3, 5.0)],
+            Effort::Quick => vec![stage(2, 6, 0.0), stage(2, 6, 5.0)],
             // Many chains would each visit a part of the order too rarely: instead a few search
             // widely and run longer.
             Effort::Default if len > LONG => {
@@ -238,7 +240,7 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let &Task { graph, machine, edges, memory_limit, .. } = task;
     let bounded = Bounded { graph, machine, edges, memory_limit };
     let mut proved = match task.effort {
-        Effort::Sketch => bounded.prove_by_machines(),
+        Effort::Sketch => bounded.prove_by_work(),
         _ => bounded.prove(),
     };
     let mut candidates = Candidates::new(task, &program);
@@ -256,7 +258,9 @@ fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         if task.machine.is_contended() {
             refine(&mut candidates, rung);
         }
-        candidates.settle(proved.bound);
+        if rung != Effort::Sketch {
+            candidates.settle(proved.bound);
+        }
         if let Some(bound) = exact.and_then(|order| exhausted(task, &order)) {
             proved.bound = bound;
         }
