@@ -1,6 +1,8 @@
 //! Plans on threads: the numbers of the plain evaluation and of JAX, in any order; the memory that
 //! was planned; and what happens when something goes wrong.
 
+#[path = "../../halflap-hlo/tests/common/loops.rs"]
+mod loops;
 #[path = "../../halflap-hlo/tests/common/modules.rs"]
 #[allow(dead_code)]
 mod modules;
@@ -24,6 +26,7 @@ use halflap_run::evaluate::Evaluator;
 use halflap_run::exec::{Failure, Options, Outcome, Prepared, fits, run};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::{DType, Npz, Tensor};
+use loops::random_loops;
 use modules::Dice;
 use orders::random_order;
 
@@ -328,6 +331,17 @@ fn every_collective() {
 fn control_flow() {
     let modules = [
         "HloModule m
+        body { s = (s32[], f32[4], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[4] get-tuple-element(s), index=1\n k = f32[4] get-tuple-element(s), index=2
+          one = s32[] constant(1)\n j = s32[] add(i, one)\n b = f32[4] add(a, k)
+          ROOT t = (s32[], f32[4], f32[4]) tuple(j, b, k) }
+        cond { s = (s32[], f32[4], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(3)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        ENTRY e { p = f32[4] parameter(0)\n z = s32[] constant(0)\n h = f32[4] sine(p)
+          t = (s32[], f32[4], f32[4]) tuple(z, h, h)
+          w = (s32[], f32[4], f32[4]) while(t), condition=cond, body=body
+          ROOT r = f32[4] get-tuple-element(w), index=1 }",
+        "HloModule m
         body { s = (s32[], f32[4], f32[4], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
           a = f32[4] get-tuple-element(s), index=1\n b = f32[4] get-tuple-element(s), index=2
           k = f32[4] get-tuple-element(s), index=3\n one = s32[] constant(1)\n j = s32[] add(i, one)
@@ -365,6 +379,28 @@ fn control_flow() {
                         .unwrap();
                 assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), source);
                 assert!(outcome.ranks[0].peak <= program.peak());
+            }
+        }
+    }
+}
+
+/// What a loop changes, and what it leaves, stay apart in memory.
+#[test]
+fn random_loops_keep_their_values_apart() {
+    for seed in 0..400 {
+        let source = random_loops(seed);
+        let module = text(&source);
+        let evaluator = || Evaluator::new(&module).unwrap();
+        for order in [None, Some(seed)] {
+            for (prepared, program) in [plan(&module, order), fused(&module, order)] {
+                let inputs = made(&prepared, seed);
+                let expected = evaluator().run(&inputs).unwrap();
+                let outcome =
+                    run_all(&prepared, inputs, &Options { steps: 2, ..Options::default() })
+                        .unwrap();
+                let what = format!("seed {seed}: {source}");
+                assert_close(&outcome.ranks[0].outputs, &expected[0], (1e-6, 1e-6), &what);
+                assert!(outcome.ranks[0].peak <= program.peak(), "{what}");
             }
         }
     }
