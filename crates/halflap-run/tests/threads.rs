@@ -522,6 +522,59 @@ fn loops_on_one_thread_and_step_by_step() {
     }
 }
 
+/// Collectives that nothing overlaps run on the compute stream, also in loops, in a loop in a loop
+/// and in branches; those after a loop, and those that are overlapped, meet the right ones.
+#[test]
+fn collectives_on_the_compute_stream() {
+    let source = "HloModule m, num_partitions=2
+        add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b) }
+        yes { p = f32[4] parameter(0)
+          ROOT n = f32[4] all-reduce(p), channel_id=5, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add }
+        no { p = f32[4] parameter(0)\n ROOT n = f32[4] negate(p) }
+        less { s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(3)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        inner { s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[4] get-tuple-element(s), index=1\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          b = f32[4] collective-permute(a), channel_id=1, source_target_pairs={{0,1},{1,0}}
+          c = f32[4] subtract(b, a)\n ROOT t = (s32[], f32[4]) tuple(j, c) }
+        cond { s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(5)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        body { s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[4] get-tuple-element(s), index=1\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          z = s32[] constant(0)\n t = (s32[], f32[4]) tuple(z, a)
+          w = (s32[], f32[4]) while(t), condition=less, body=inner
+          x = f32[4] get-tuple-element(w), index=1\n two = s32[] constant(2)\n r = s32[] remainder(i, two)
+          c = f32[4] conditional(r, x, x), branch_computations={yes, no}
+          h = f32[] constant(0.25)\n hs = f32[4] broadcast(h), dimensions={}\n d = f32[4] multiply(c, hs)
+          ROOT u = (s32[], f32[4]) tuple(j, d) }
+        ENTRY e { p = f32[4] parameter(0)\n z = s32[] constant(0)
+          f = f32[4] all-reduce(p), channel_id=2, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          g = f32[4] subtract(f, p)\n t = (s32[], f32[4]) tuple(z, g)
+          w = (s32[], f32[4]) while(t), condition=cond, body=body
+          a = f32[4] get-tuple-element(w), index=1
+          o = f32[4] all-reduce-start(a), channel_id=3, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          k = f32[4] multiply(a, a)\n q = f32[4] all-reduce-done(o)
+          l = f32[4] all-reduce(k), channel_id=4, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          ROOT r = (f32[4], f32[4]) tuple(q, l) }";
+    let module = text(source);
+    for (prepared, program) in [plan(&module, None), fused(&module, Some(3))] {
+        let inputs = made(&prepared, 5);
+        let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+        // A check of single tasks makes every collective run on a stream of its own.
+        let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
+        for checks in [Checks::default(), checks] {
+            let options = Options { steps: 3, checks, ..Options::default() };
+            let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
+            for (rank, of) in outcome.ranks.iter().enumerate() {
+                assert_close(&of.outputs, &expected[rank], (0.0, 0.0), "loops");
+                assert!(of.peak <= program.peak());
+                let met = of.spans[0].iter().filter(|span| span.met.is_some()).count();
+                assert_eq!(met, 3 + 5 * 3 + 3, "every collective is timed");
+            }
+        }
+    }
+}
+
 /// A rank that is in a loop for longer than a kernel may take is waited for; one that cannot leave
 /// it is named.
 #[test]

@@ -80,6 +80,9 @@ pub(crate) trait Transport: Send + Sync {
     /// as above.
     fn message(&self, letter: &Letter<'_>) -> Result<Option<Instant>, Stopped>;
 
+    /// Whether a collective makes progress without a thread of its own that polls.
+    fn needs_no_thread(&self) -> bool;
+
     /// Waits for all ranks.
     fn barrier(&self) -> Result<(), Stopped>;
 }

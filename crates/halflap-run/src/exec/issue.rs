@@ -3,8 +3,8 @@
 mod repeat;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use halflap::ids::{Id, IdVec, StreamId};
@@ -17,7 +17,7 @@ use super::memory::{Arena, Pool, PoolBlock, Requested};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::Sequence;
-use super::task::{CastId, RankStreams, StreamTask, TaskWork, Worker, run_kernel};
+use super::task::{CastId, Meeting, RankStreams, StreamTask, TaskWork, Worker, run_kernel};
 use super::turns::LoopLimits;
 use crate::address::{Address, MemoryCopy};
 use crate::check::{
@@ -77,19 +77,22 @@ const STACK: usize = 8 << 20;
 impl RunningRank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
-        name_helpers(self.options.threads_per_rank);
         let arena: Arc<Arena> = Arc::default();
         let probe = self.probe.clone();
+        let sequences: Arc<[AtomicU64]> =
+            self.program.comms.iter().map(|_| AtomicU64::new(0)).collect();
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
-            let worker = self.worker(index, arena.clone(), probe.clone());
+            let worker = self.worker(index, arena.clone(), sequences.clone());
             let name = format!("rank {} stream {index}", self.rank);
             let thread = std::thread::Builder::new().name(name).stack_size(STACK);
-            let spawned = thread.spawn(move || {
-                if index > 0 {
+            let helpers = self.options.threads_per_rank;
+            let spawned = thread.spawn(move || match index {
+                0 => run_with_helpers(worker, helpers),
+                _ => {
                     slice::wake_promptly();
+                    worker.run();
                 }
-                worker.run()
             });
             let failed = |error: std::io::Error| Failure::Thread {
                 rank: self.rank,
@@ -105,7 +108,8 @@ impl RunningRank {
             pool: Pool::new(arena, &self.options.checks, self.rank, program.ranks),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
-            sequences: vec![0; program.comms.len()],
+            sequences,
+            meets: false,
             number: 0,
             count: 0,
             scope: None,
@@ -121,6 +125,8 @@ impl RunningRank {
         };
         issuer.pool.tracker =
             (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
+        issuer.meets =
+            self.transport.needs_no_thread() && issuer.probe.is_none() && !issuer.is_watched();
         let outcome = self.steps(&mut issuer);
         self.streams.has_ended.store(outcome.is_ok(), Ordering::SeqCst);
         self.streams.issued.store(u64::MAX, Ordering::SeqCst);
@@ -138,7 +144,7 @@ impl RunningRank {
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, arena: Arc<Arena>, probe: Option<Arc<TaskProbe>>) -> Worker {
+    fn worker(&self, index: usize, arena: Arc<Arena>, sequences: Arc<[AtomicU64]>) -> Worker {
         let device = self.rank as u32;
         let of_its_own = self.program.partitions;
         let partitions =
@@ -158,7 +164,8 @@ impl RunningRank {
             fate: self.fate.clone(),
             scratch: Scratch::new(context),
             _arena: arena,
-            probe,
+            probe: self.probe.clone(),
+            sequences,
             resting: self.options.checks.resting(),
             faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
@@ -221,17 +228,19 @@ impl RunningRank {
     }
 }
 
-/// Names the threads that help with kernels, so that they are not mistaken for those of custom
-/// calls.
-fn name_helpers(threads_per_rank: usize) {
-    static NAMED: Once = Once::new();
-    if threads_per_rank > 1 {
-        NAMED.call_once(|| {
-            let named =
-                rayon::ThreadPoolBuilder::new().thread_name(|index| format!("helper {index}"));
-            // If they already exist, they have a name.
-            let _ = named.build_global();
-        });
+/// Runs a stream on one of the threads that share a kernel's work, so that handing out a part and
+/// waiting for it does not put the stream's own thread to sleep.
+fn run_with_helpers(worker: Worker, threads: usize) {
+    if threads < 2 {
+        return worker.run();
+    }
+    // Names differ, so that no thread is mistaken for one that a custom call started.
+    let rank = worker.rank;
+    let named = move |index| format!("helper {rank}.{index}");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(named);
+    match pool.stack_size(STACK).build() {
+        Ok(pool) => pool.install(|| worker.run()),
+        Err(_) => worker.run(),
     }
 }
 
@@ -244,7 +253,9 @@ struct Issuer<'a> {
     /// How many tasks each stream was given.
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
-    sequences: Vec<u64>,
+    sequences: Arc<[AtomicU64]>,
+    /// Whether collectives that nothing overlaps run on the compute stream.
+    meets: bool,
     /// The number of the last issued task: collectives up to it, and tasks since. Ranks may diverge
     /// between two collectives, but all reach the same collectives.
     number: u64,
@@ -286,7 +297,7 @@ impl Issuer<'_> {
             return self.issued[stream];
         }
         self.number = match &work {
-            TaskWork::Collective { .. } => after_all(self.number),
+            TaskWork::Collective { .. } | TaskWork::Meeting(_) => after_all(self.number),
             _ => self.number + 1,
         };
         self.count += 1;
@@ -606,9 +617,8 @@ impl Issuer<'_> {
             Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
                 self.start_with_faults(frame, step, *label)?;
             }
-            Action::Collective { .. } | Action::Transfer { .. } | Action::Message { .. } => {
-                self.start(frame, step)?
-            }
+            Action::Collective { .. } => self.start_or_meet(frame, step)?,
+            Action::Transfer { .. } | Action::Message { .. } => self.start(frame, step)?,
             Action::Wait { label, start } => {
                 if let Some((stream, until)) = frame.started[*start] {
                     self.push(0, *label, TaskWork::Wait { stream, until });
@@ -714,10 +724,39 @@ impl Issuer<'_> {
         (index, self.push(index, label, work))
     }
 
-    fn next_number(&mut self, comm: CommId) -> u64 {
-        let number = &mut self.sequences[comm.index()];
-        *number += 1;
-        *number - 1
+    fn next_number(&self, comm: CommId) -> u64 {
+        self.sequences[comm.index()].fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Starts a collective, or runs it on the compute stream if nothing overlaps it.
+    fn start_or_meet(&mut self, frame: &mut RunningPlan, step: usize) -> Result<(), Stopped> {
+        let plan = &self.program.plans[frame.plan];
+        let wait = plan.awaited_at_once(step).filter(|_| self.meets);
+        let (Action::Collective { label, stream, collective, ins, outs }, Some(wait)) =
+            (&plan.actions[step], wait)
+        else {
+            return self.start(frame, step);
+        };
+        let mut arrays = self.read(frame, ins, ReadList { label: *label, list: 0 })?;
+        arrays.extend(self.addresses(frame, outs));
+        let sequence = self.recorded.is_none().then(|| self.next_number(collective.comm));
+        let (stream, arrays) = (stream.index() + 1, arrays.into());
+        let after = self.issued[stream];
+        let meeting = Meeting { stream, after, sequence, arrays, wait };
+        self.push(0, *label, TaskWork::Meeting(meeting));
+        Ok(())
+    }
+
+    /// Whether a check looks at single tasks.
+    fn is_watched(&self) -> bool {
+        let checks = &self.options.checks;
+        checks.values.is_some()
+            || checks.forbidden.is_some()
+            || checks.origins.is_some()
+            || self.pool.tracker.is_some()
+            || self.pool.is_guarded()
+            || checks.launch_blocking
+            || !checks.faults.is_empty()
     }
 
     /// The addresses of arrays, with bitcasts applied. Their memory is kept until the frame ends,

@@ -6,12 +6,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
+
+use halflap::ids::Id;
 
 use super::float::Mode;
 use super::memory::Arena;
-use super::report::Noted;
+use super::report::{Noted, RunLane};
 use super::stream::{Sequence, TaskStream};
 use super::turns::{Branches, LoopLimits, Pace, Turns};
 use crate::address::{Address, AddressRange, MemoryCopy};
@@ -56,6 +58,8 @@ pub(super) enum TaskWork {
     Wait { stream: usize, until: Sequence },
     /// A collective, once compute has completed this many tasks.
     Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
+    /// A collective that nothing overlaps, on this stream.
+    Meeting(Meeting),
     /// A transfer, once compute has completed this many tasks.
     Transfer { after: Sequence, arrays: Box<[Address]> },
     /// A rank's half of a message, once compute has completed this many tasks.
@@ -65,6 +69,21 @@ pub(super) enum TaskWork {
     /// A conditional in such a loop.
     Branch(Box<Branches>),
 }
+
+/// A collective that compute waits for at once.
+pub(super) struct Meeting {
+    /// The stream of its set, which must have completed this many tasks.
+    pub(super) stream: usize,
+    pub(super) after: Sequence,
+    /// How many collectives the set has done before; in a loop that is counted as it runs.
+    pub(super) sequence: Option<u64>,
+    pub(super) arrays: Box<[Address]>,
+    /// The label of its wait.
+    pub(super) wait: u32,
+}
+
+/// A thread waits for every collective that runs as a [`Meeting`].
+static AWAITED: AtomicU32 = AtomicU32::new(1);
 
 impl StreamTask {
     /// How many collectives the set of a collective has done before.
@@ -132,6 +151,8 @@ pub(super) struct Worker {
     /// Its instruments.
     pub(super) probe: Option<Arc<TaskProbe>>,
     pub(super) aside: AlignedBytes,
+    /// How many collectives each set of devices has done.
+    pub(super) sequences: Arc<[AtomicU64]>,
     /// The access to memory that no task works on, if it is guarded.
     pub(super) resting: Option<Resting>,
     /// Faults to inject.
@@ -183,6 +204,15 @@ impl Worker {
             pace.finish();
             return Ok(());
         }
+        if let TaskWork::Meeting(meeting) = &task.work {
+            let program = self.program.clone();
+            let noted = self.meet(&task.issued, meeting, &program)?;
+            let mut spans = locked(&stream.spans);
+            if spans.len() < MOST_SPANS {
+                spans.extend(noted);
+            }
+            return Ok(());
+        }
         // Time spent waiting does not count.
         let (TaskWork::Collective { after, .. }
         | TaskWork::Transfer { after, .. }
@@ -232,12 +262,40 @@ impl Worker {
         Ok(())
     }
 
+    /// Runs a collective on this thread. It is recorded on the stream of its set, and its wait here.
+    pub(super) fn meet(
+        &self,
+        issued: &IssuedTask,
+        meeting: &Meeting,
+        program: &Prepared,
+    ) -> Result<[Noted; 2], Stopped> {
+        let Meeting { stream, after, sequence, arrays, wait } = meeting;
+        self.streams.all[*stream].wait(*after, &self.fate)?;
+        let (plan, step) = program.labels[issued.label as usize].at;
+        let Action::Collective { collective, ins, .. } = &program.plans[plan].actions[step] else {
+            return Err(Stopped);
+        };
+        let next = || self.sequences[collective.comm.index()].fetch_add(1, Ordering::Relaxed);
+        let sequence = sequence.unwrap_or_else(next);
+        let start = Instant::now();
+        self.streams.all[self.index].status.begin(issued.label, sequence, start);
+        let (ins, outs) = arrays.split_at(ins.len());
+        let exchange = Exchange { collective, sequence, ins, outs, waiting: &AWAITED };
+        let met = self.transport.exchange(&exchange)?;
+        let (end, lane) = (Instant::now(), RunLane::Stream(Id::from_index(*stream - 1)));
+        Ok([
+            Noted { label: issued.label, lane, start, met, end },
+            Noted { label: *wait, lane: self.lane(), start, met: None, end },
+        ])
+    }
+
     /// What a task reads, and what it writes.
     fn arrays(&self, task: &StreamTask) -> (Vec<Address>, Vec<Address>) {
         match &task.work {
             TaskWork::Kernel { arrays }
             | TaskWork::Transfer { arrays, .. }
             | TaskWork::Message { arrays, .. }
+            | TaskWork::Meeting(Meeting { arrays, .. })
             | TaskWork::Collective { arrays, .. } => {
                 let (ins, outs) =
                     arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
@@ -369,7 +427,7 @@ impl Worker {
             }
             TaskWork::Copy { moves } => self.copy(moves),
             // Run by `task`, or as a part of that.
-            TaskWork::Loop(_) | TaskWork::Branch(_) => {}
+            TaskWork::Loop(_) | TaskWork::Branch(_) | TaskWork::Meeting(_) => {}
             TaskWork::Wait { stream, until } => {
                 self.streams.all[*stream].wait(*until, &self.fate)?
             }

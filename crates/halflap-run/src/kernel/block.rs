@@ -1,8 +1,8 @@
 //! Functions over blocks of elements: the instructions of an elementwise program.
 //!
 //! A block function reads up to three blocks and writes one, all of the same number of elements. It
-//! is compiled twice, for any machine and for one with 256-bit vectors; which one to call is
-//! decided when a program is built. Types whose `stored` form differs from the computed one are
+//! is compiled twice, for any machine and for one with 256-bit vectors (functions that compute long
+//! polynomials also for 512 bits); which one to call is decided when a program is built. Types whose `stored` form differs from the computed one are
 //! rounded by a separate instruction.
 
 use std::sync::OnceLock;
@@ -43,8 +43,8 @@ fn conjure<F: Copy>() -> F {
     unsafe { std::ptr::NonNull::<F>::dangling().read() }
 }
 
-macro_rules! loops {
-    ($one:ident $two:ident $three:ident $(#[$feature:meta])*) => {
+macro_rules! unary_loop {
+    ($one:ident $(#[$feature:meta])*) => {
         /// # Safety
         /// See [`BlockFn`].
         $(#[$feature])*
@@ -61,6 +61,12 @@ macro_rules! loops {
                 *out = f(a);
             }
         }
+    };
+}
+
+macro_rules! loops {
+    ($one:ident $two:ident $three:ident $(#[$feature:meta])*) => {
+        unary_loop!($one $(#[$feature])*);
 
         /// # Safety
         /// See [`BlockFn`].
@@ -121,6 +127,22 @@ loops!(one_plain two_plain three_plain);
 loops!(one_wide two_wide three_wide #[target_feature(enable = "avx2,lzcnt,popcnt,bmi1,bmi2")]);
 #[cfg(not(target_arch = "x86_64"))]
 loops!(one_wide two_wide three_wide);
+#[cfg(target_arch = "x86_64")]
+unary_loop!(one_widest #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]);
+
+/// A function that computes much for each element: it uses the widest vectors. They give the same
+/// bits, because no multiplication is fused with an addition.
+fn one_long<A: Copy, R, F: Fn(A) -> R + Copy>(f: F) -> BlockFn {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+    {
+        return one_widest::<A, R, F>;
+    }
+    one(f)
+}
 
 pub(super) fn one<A: Copy, R, F: Fn(A) -> R + Copy>(_: F) -> BlockFn {
     if is_wide() { one_wide::<A, R, F> } else { one_plain::<A, R, F> }
@@ -215,12 +237,12 @@ fn unary_real<T: Real>(opcode: Opcode) -> Option<BlockFn> {
         Opcode::RoundNearestAfz => one(|a: T| a.round_away()),
         Opcode::RoundNearestEven => one(|a: T| a.round_even()),
         Opcode::IsFinite => one(|a: T| a.is_finite()),
-        Opcode::Exponential => one(|a: T| a.exp()),
+        Opcode::Exponential => one_long(|a: T| a.exp()),
         Opcode::Expm1 => one(|a: T| a.expm1()),
-        Opcode::Log => one(|a: T| a.log()),
+        Opcode::Log => one_long(|a: T| a.log()),
         Opcode::Log1p => one(|a: T| a.log1p()),
-        Opcode::Logistic => one(|a: T| a.logistic()),
-        Opcode::Tanh => one(|a: T| a.tanh()),
+        Opcode::Logistic => one_long(|a: T| a.logistic()),
+        Opcode::Tanh => one_long(|a: T| a.tanh()),
         Opcode::Tan => one(|a: T| a.tan()),
         Opcode::Sine => one(|a: T| a.sin()),
         Opcode::Cosine => one(|a: T| a.cos()),

@@ -10,12 +10,12 @@
 use halflap_hlo::ConvDims;
 
 use super::Buffers;
-use super::block::{self, BlockFn};
+use super::block;
 use super::columns::{ConvAxis, ConvWindows, Line, MatrixPart, Space};
 use super::error::Gap;
 use super::formula::{Convolving, TermId};
 use super::matrix::{GemmReal, MatrixProduct, MatrixView};
-use super::moves::CopyStage;
+use super::moves::{ConvertStage, CopyStage};
 use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
 use super::sparse::{Extents, Sight, SparseArray, SparseConv, few_seen};
 use super::walk::{MOST_DIMS, strides};
@@ -78,8 +78,11 @@ fn operand(planner: &mut Planner<'_>, id: TermId) -> Result<Strided, Trouble> {
             false => planner.strided(id)?,
         };
         return match strided {
-            Some(strided) => Ok(strided),
-            None => Ok(dense(planner.make(id)?)),
+            // As for a product of matrices.
+            Some(strided) if strided.is_like_dense(&term.dims) || strided.covers(&term.dims) => {
+                Ok(strided)
+            }
+            _ => Ok(dense(planner.make(id)?)),
         };
     };
     let from = planner.make(id)?;
@@ -87,32 +90,6 @@ fn operand(planner: &mut Planner<'_>, id: TermId) -> Result<Strided, Trouble> {
     let to = planner.temp(term.len() * sizes[1]);
     planner.add(ConvertStage { from, to, len: term.len(), sizes, function });
     Ok(dense(to))
-}
-
-/// Elements of one type as those of another.
-struct ConvertStage {
-    from: ArraySlot,
-    to: ArraySlot,
-    len: usize,
-    /// The sizes of an element before and after.
-    sizes: [usize; 2],
-    function: BlockFn,
-}
-
-impl KernelStage for ConvertStage {
-    unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let share = buffers.share(self.len);
-        // SAFETY: both arrays have the length.
-        unsafe {
-            let from = buffers.read(self.from).add(share.start * self.sizes[0]);
-            let to = buffers.write(self.to).add(share.start * self.sizes[1]);
-            (self.function)(&[from; 3], to, share.len());
-        }
-    }
-
-    fn parts(&self) -> usize {
-        parts_of(self.len, self.len)
-    }
 }
 
 /// The arrays of a convolution, in the type that is computed.

@@ -2,8 +2,10 @@
 //!
 //! Both walk over the indices' batch and, for each, over the window that an index names. All
 //! strides are computed beforehand: a run reads an index vector, locates the window, and copies or
-//! combines its rows.
+//! combines its rows. Threads share a gather by its windows, and a scatter by the rows of its
+//! result, so that updates of one row keep their order.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Buffers;
@@ -11,8 +13,9 @@ use super::block;
 use super::error::Gap;
 use super::formula::{Formula, Indexing, Op, TermId};
 use super::heavy::read_index;
-use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
 use super::program::ScalarProgram;
+use super::reduce::{self, FastCombine};
 use super::walk::{MOST_DIMS, Transfer, each_index, strides};
 use crate::tensor::DType;
 
@@ -23,10 +26,9 @@ struct Windows {
     batch: Vec<usize>,
     index_by: Vec<usize>,
     batch_by: Vec<usize>,
-    /// How far apart the numbers of an index vector are, and for each the array's dimension.
-    vector_by: usize,
-    index_dims: Vec<usize>,
-    /// The array's dimensions that go with one of the batch.
+    /// The numbers of an index vector.
+    numbers: Vec<IndexNumber>,
+    /// The batch's dimensions that go with one of the array, each with the step of that.
     batching: Vec<(usize, usize)>,
     /// The window, with steps in the array and in the gathered array.
     sizes: Vec<usize>,
@@ -37,6 +39,23 @@ struct Windows {
     array_by: Vec<i64>,
     window_by: Vec<i64>,
     array_dims: Vec<usize>,
+}
+
+/// A number of an index vector.
+struct IndexNumber {
+    /// Where it is, from the vector's first on.
+    at: usize,
+    /// The step of the array's dimension that it counts.
+    by: usize,
+    /// The largest that leaves room for the window.
+    most: i64,
+}
+
+/// What happens to a window that does not fit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outside {
+    Clamped,
+    Skipped,
 }
 
 /// What a gather or scatter works on.
@@ -80,7 +99,14 @@ impl Windows {
             .zip(&at.offset_dims)
             .for_each(|(&dim, &offset)| window_by[dim] = by[offset]);
         let batching = |(&dim, index_dim): (&usize, &usize)| {
-            Some((dim, index_batch.iter().position(|other| other == index_dim)?))
+            let along = index_batch.iter().position(|other| other == index_dim)?;
+            Some((along, array_strides[dim] as usize))
+        };
+        let vector_by = index_strides.get(at.index_vector_dim).map_or(1, |&by| by as usize);
+        let number = |(number, &dim): (usize, &usize)| IndexNumber {
+            at: number * vector_by,
+            by: array_strides[dim] as usize,
+            most: array_dims[dim] as i64 - at.slice_sizes[dim] as i64,
         };
         let (mut run, mut outer) = (1, at.slice_sizes.clone());
         for dim in (0..array_dims.len()).rev() {
@@ -98,8 +124,7 @@ impl Windows {
             batch: index_batch.iter().map(|&dim| index_term.dims[dim]).collect(),
             index_by: index_batch.iter().map(|&dim| index_strides[dim] as usize).collect(),
             batch_by: batch_dims.iter().map(|&dim| by[dim] as usize).collect(),
-            vector_by: index_strides.get(at.index_vector_dim).map_or(1, |&by| by as usize),
-            index_dims: at.start_index_map.clone(),
+            numbers: at.start_index_map.iter().enumerate().map(number).collect(),
             batching: at
                 .operand_batching
                 .iter()
@@ -113,33 +138,60 @@ impl Windows {
         })
     }
 
-    /// Calls a function for each window: with its start in the array's dimensions, and its first
-    /// element in the gathered array.
-    fn each(&self, buffers: &Buffers<'_>, mut f: impl FnMut(&mut [i64], usize)) {
+    /// How many windows there are.
+    fn count(&self) -> usize {
+        self.batch.iter().product()
+    }
+
+    /// Whether a window is one run of neighbours.
+    fn is_run(&self) -> bool {
+        self.outer.iter().all(|&extent| extent == 1)
+    }
+
+    /// Calls a function for some of the windows: with its first element in the array, and in the
+    /// gathered array.
+    fn each(
+        &self,
+        buffers: &Buffers<'_>,
+        (windows, outside): (Range<usize>, Outside),
+        mut f: impl FnMut(usize, usize),
+    ) {
+        if windows.is_empty() {
+            return;
+        }
         let indices = buffers.read(self.indices.0);
-        let mut start = [0i64; MOST_DIMS];
-        let start = &mut start[..self.array_dims.len()];
-        each_index(&self.batch, |batch| {
-            start.fill(0);
-            let dot = |by: &[usize]| batch.iter().zip(by).map(|(i, by)| i * by).sum::<usize>();
-            let first = dot(&self.index_by);
-            for (number, &dim) in self.index_dims.iter().enumerate() {
+        let mut batch = [0usize; MOST_DIMS];
+        let (mut vector, mut first, mut rest) = (0, 0, windows.start);
+        for dim in (0..self.batch.len()).rev() {
+            (batch[dim], rest) = (rest % self.batch[dim], rest / self.batch[dim]);
+            vector += batch[dim] * self.index_by[dim];
+            first += batch[dim] * self.batch_by[dim];
+        }
+        for _ in windows {
+            let mut place: usize = self.batching.iter().map(|&(dim, by)| batch[dim] * by).sum();
+            let mut fits = true;
+            for number in &self.numbers {
                 // SAFETY: a number of an index vector of the indices' array.
-                start[dim] =
-                    unsafe { read_index(indices, self.indices.1, first + number * self.vector_by) };
+                let start = unsafe { read_index(indices, self.indices.1, vector + number.at) };
+                let clamped = start.clamp(0, number.most.max(0));
+                fits &= start == clamped;
+                place += clamped as usize * number.by;
             }
-            self.batching.iter().for_each(|&(dim, index)| start[dim] = batch[index] as i64);
-            f(start, dot(&self.batch_by));
-        });
-    }
-
-    fn place(&self, start: &[i64]) -> i64 {
-        start.iter().zip(&self.array_by).map(|(start, by)| start * by).sum()
-    }
-
-    /// The largest start that leaves room for the window.
-    fn most(&self, dim: usize) -> i64 {
-        self.array_dims[dim] as i64 - self.sizes[dim] as i64
+            if fits || outside == Outside::Clamped {
+                f(place, first);
+            }
+            for (dim, &extent) in self.batch.iter().enumerate().rev() {
+                batch[dim] += 1;
+                vector += self.index_by[dim];
+                first += self.batch_by[dim];
+                if batch[dim] < extent {
+                    break;
+                }
+                batch[dim] = 0;
+                vector -= extent * self.index_by[dim];
+                first -= extent * self.batch_by[dim];
+            }
+        }
     }
 }
 
@@ -170,15 +222,25 @@ pub(super) fn gather(
 impl KernelStage for Gather {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (from, to) = (buffers.read(self.from), buffers.write(self.to));
-        self.windows.each(buffers, |start, first| {
-            // A start is clamped so that its window fits.
-            for (dim, start) in start.iter_mut().enumerate() {
-                *start = (*start).clamp(0, self.windows.most(dim).max(0));
+        let (windows, size) = (&self.windows, self.size);
+        let share = (buffers.share(windows.count()), Outside::Clamped);
+        windows.each(buffers, share, |place, first| {
+            // SAFETY: the window lies in the array, and its elements in the gathered one, which is
+            // aligned to its elements.
+            unsafe {
+                let (from, to) = (from.add(place * size), to.add(first * size));
+                match (windows.is_run(), windows.run * size) {
+                    (true, 4) if size == 4 => *to.cast::<u32>() = *from.cast::<u32>(),
+                    (true, bytes) => std::ptr::copy_nonoverlapping(from, to, bytes),
+                    _ => self.transfer.run(from, to),
+                }
             }
-            let place = self.windows.place(start) as usize;
-            // SAFETY: the window lies in the array, and its elements in the gathered one.
-            unsafe { self.transfer.run(from.add(place * self.size), to.add(first * self.size)) };
         });
+    }
+
+    fn parts(&self) -> usize {
+        let windows = self.windows.count();
+        parts_of(windows * self.transfer.elements().max(1), windows)
     }
 }
 
@@ -186,6 +248,8 @@ impl KernelStage for Gather {
 enum Combining {
     /// It replaces it.
     Replace,
+    /// Where it is.
+    Fold(FastCombine),
     /// A block function.
     Fast(block::BlockFn),
     Program(Box<ScalarProgram>),
@@ -195,7 +259,8 @@ struct Scatter {
     windows: Windows,
     /// Each: the array, the updates, the output and the type.
     arrays: Vec<(ArraySlot, ArraySlot, ArraySlot, DType)>,
-    bytes: Vec<usize>,
+    /// How many elements the arrays have.
+    len: usize,
     combining: Combining,
 }
 
@@ -229,30 +294,35 @@ pub(super) fn scatter(
     let is_second = |output| matches!(combiner.term(output).op, Op::Input(1));
     let is_replacing = count == 1 && matches!(combiner.outputs[..], [output] if is_second(output));
     let fast = combiner.single_binary().filter(|_| count == 1 && block::widen(dtype).is_none());
-    let combining = match fast.and_then(|opcode| block::binary(opcode, dtype)) {
+    let fold = fast.and_then(|opcode| reduce::fast(opcode, dtype));
+    let combining = match (fold, fast.and_then(|opcode| block::binary(opcode, dtype))) {
         _ if is_replacing => Combining::Replace,
-        Some(run) => Combining::Fast(run),
-        None => Combining::Program(Box::new(
+        (Some(fold), _) => Combining::Fold(fold),
+        (None, Some(run)) => Combining::Fast(run),
+        (None, None) => Combining::Program(Box::new(
             ScalarProgram::new(combiner).map_err(|what| planner.fail(id, what))?,
         )),
     };
-    let bytes = sources.iter().map(|(_, _, term)| term.len() * term.dtype.size()).collect();
+    let len = formula.term(term.args[0]).len();
     let arrays = sources
         .iter()
         .zip(&targets)
         .map(|((array, update, term), &to)| (*array, *update, to, term.dtype))
         .collect();
-    planner.add(Scatter { windows, arrays, bytes, combining });
+    planner.add(Scatter { windows, arrays, len, combining });
     Ok(targets[0])
 }
 
 impl KernelStage for Scatter {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        for (&(from, _, to, _), &bytes) in self.arrays.iter().zip(&self.bytes) {
+        let rows = buffers.share(self.rows());
+        let own = rows.start * self.row()..rows.end * self.row();
+        for &(from, _, to, dtype) in &self.arrays {
             let (from, to) = (buffers.read(from), buffers.write(to));
             if from != to.cast_const() {
-                // SAFETY: both arrays have this many bytes and are different memory.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+                let (start, bytes) = (own.start * dtype.size(), own.len() * dtype.size());
+                // SAFETY: both arrays have these elements and are different memory.
+                unsafe { std::ptr::copy_nonoverlapping(from.add(start), to.add(start), bytes) };
             }
         }
         let mut table = match &self.combining {
@@ -263,14 +333,18 @@ impl KernelStage for Scatter {
             _ => None,
         };
         let windows = &self.windows;
-        windows.each(buffers, |start, first| {
-            // A window that does not fit is skipped as a whole.
-            let fits = |(dim, &start): (usize, &i64)| start >= 0 && start <= windows.most(dim);
-            if !start.iter().enumerate().all(fits) {
+        // A window that does not fit is skipped as a whole.
+        let all = (0..windows.count(), Outside::Skipped);
+        windows.each(buffers, all, |place, first| {
+            if !own.contains(&place) {
                 return;
             }
-            let place = windows.place(start) as usize;
             let is_whole = !matches!(self.combining, Combining::Program(_));
+            if is_whole && windows.is_run() {
+                let update = Update { buffers, to: place, from: first };
+                // SAFETY: neighbours in the arrays, and in the updates.
+                return unsafe { self.element(update, None) };
+            }
             each_index(if is_whole { &windows.outer } else { &windows.sizes }, |index| {
                 let dot = |by: &[i64]| {
                     index.iter().zip(by).map(|(&i, &by)| i * by as usize).sum::<usize>()
@@ -284,6 +358,11 @@ impl KernelStage for Scatter {
                 unsafe { self.element(update, table.as_deref_mut()) };
             });
         });
+    }
+
+    fn parts(&self) -> usize {
+        let updated = self.windows.count() * self.windows.sizes.iter().product::<usize>();
+        parts_of(updated.max(self.len), self.rows())
     }
 
     fn local_bytes(&self) -> usize {
@@ -324,6 +403,19 @@ struct Update<'r, 'b> {
 }
 
 impl Scatter {
+    /// How many elements a row has: windows are within one. If they are not, there is only one row.
+    fn row(&self) -> usize {
+        let Windows { run, array_dims, .. } = &self.windows;
+        let join = |row: usize, dim: &usize| if row < *run { row * dim } else { row };
+        let row = array_dims.iter().rev().fold(1, join);
+        let is_within = self.windows.is_run() && row == *run && row > 0;
+        if is_within { row } else { self.len.max(1) }
+    }
+
+    fn rows(&self) -> usize {
+        self.len / self.row()
+    }
+
     /// Combines one element, or as many as lie together.
     ///
     /// # Safety
@@ -338,6 +430,7 @@ impl Scatter {
                 (buffers.write(to).add(at * size), buffers.read(update).add(from * size));
             match (&self.combining, table) {
                 (Combining::Replace, _) => std::ptr::copy_nonoverlapping(update, to, run * size),
+                (Combining::Fold(fast), _) => (fast.fold)(update, to, run),
                 (Combining::Fast(combine), _) => {
                     let aside = buffers.local();
                     combine(&[to.cast_const(), update, update], aside, run);

@@ -16,14 +16,16 @@
 //! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix` | products of two matrices |
+//! | `cumulate` | running sums |
 //! | `columns`, `sparse` | windows of convolutions as a matrix; those that see little |
-//! | `fourier`, `product` | Fourier transforms of lines; products of integers |
+//! | `fourier`, `product`, `pairs` | Fourier transforms of lines; products of integers |
 
 mod block;
 mod build;
 mod columns;
 mod combine;
 mod conv;
+mod cumulate;
 mod custom;
 mod dot;
 mod error;
@@ -40,6 +42,7 @@ mod math;
 mod matrix;
 mod moves;
 mod nest;
+mod pairs;
 mod plan;
 mod product;
 mod program;
@@ -60,6 +63,7 @@ pub use custom::{Libraries, LoadError};
 pub use error::{Gap, Unsupported};
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
@@ -134,7 +138,7 @@ impl Buffers<'_> {
     }
 
     /// Which of `count` pieces of work this portion does.
-    fn share(&self, count: usize) -> std::ops::Range<usize> {
+    fn share(&self, count: usize) -> Range<usize> {
         let Portion { index, count: portions } = self.portion;
         count * index / portions..count * (index + 1) / portions
     }
@@ -288,7 +292,7 @@ impl Kernel {
 
     /// Whether it runs at once, without memory for what is computed on the way.
     pub fn is_one_stage(&self) -> bool {
-        self.plan.stages.len() == 1 && self.plan.temp_bytes == 0
+        self.plan.is_one_stage()
     }
 
     /// Whether an output may be written to the memory of an input ([`View::from_raw`]).
@@ -341,7 +345,7 @@ impl Kernel {
         for stage in &self.plan.stages {
             let count = parts(&**stage);
             let local_bytes = stage.local_bytes().next_multiple_of(64);
-            on_threads(count, |index| {
+            on_threads(0..count, &|index| {
                 let portion = Portion { index, count };
                 // SAFETY: the arrays are those that were planned for, and the scratch memory is
                 // long enough.
@@ -352,15 +356,17 @@ impl Kernel {
 }
 
 /// Does all parts of some work, each on a thread.
-fn on_threads(parts: usize, work: impl Fn(usize) + Sync) {
-    if parts == 1 {
-        return work(0);
+fn on_threads(parts: Range<usize>, work: &(impl Fn(usize) + Sync)) {
+    let middle = parts.start + parts.len() / 2;
+    match parts.len() {
+        0 => {}
+        1 => work(parts.start),
+        // Halves, because handing over one of two things allocates nothing.
+        _ => {
+            let halves = (parts.start..middle, middle..parts.end);
+            rayon::join(|| on_threads(halves.0, work), || on_threads(halves.1, work));
+        }
     }
-    rayon::scope(|scope| {
-        let work = &work;
-        (1..parts).for_each(|part| scope.spawn(move |_| work(part)));
-        work(0);
-    });
 }
 
 /// `fused_` and the main operations, with the number of the name.

@@ -1,6 +1,7 @@
 //! Elements from one place to another.
 
 use super::Buffers;
+use super::block::BlockFn;
 use super::plan::{ArraySlot, KernelStage, Strided, parts_of};
 use super::walk::{Transfer, strides};
 
@@ -34,5 +35,31 @@ impl KernelStage for CopyStage {
 
     fn parts(&self) -> usize {
         parts_of(self.transfer.elements(), self.transfer.slices())
+    }
+}
+
+/// Elements of one type as those of another.
+pub(super) struct ConvertStage {
+    pub(super) from: ArraySlot,
+    pub(super) to: ArraySlot,
+    pub(super) len: usize,
+    /// The sizes of an element before and after.
+    pub(super) sizes: [usize; 2],
+    pub(super) function: BlockFn,
+}
+
+impl KernelStage for ConvertStage {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let share = buffers.share(self.len);
+        // SAFETY: both arrays have the length.
+        unsafe {
+            let from = buffers.read(self.from).add(share.start * self.sizes[0]);
+            let to = buffers.write(self.to).add(share.start * self.sizes[1]);
+            (self.function)(&[from; 3], to, share.len());
+        }
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.len, self.len)
     }
 }

@@ -13,7 +13,7 @@ use super::formula::{Formula, Op, TermId};
 use super::loops::ElementLoop;
 use super::moves::CopyStage;
 use super::nest::{self, Halt, Nest, is_elementwise};
-use super::walk::strides;
+use super::walk::{common_pieces, strides};
 use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
 
@@ -71,6 +71,17 @@ pub(super) struct KernelPlan {
     pub(super) constants: Vec<AlignedBytes>,
     /// How many bytes of scratch memory slots take.
     pub(super) temp_bytes: usize,
+    /// How many stages only convert or copy what another stage reads or writes, and how many of the
+    /// bytes are for that.
+    helpers: usize,
+    helper_bytes: usize,
+}
+
+impl KernelPlan {
+    /// Whether it computes at once, without memory for what is computed on the way.
+    pub(super) fn is_one_stage(&self) -> bool {
+        self.stages.len() == self.helpers + 1 && self.temp_bytes == self.helper_bytes
+    }
 }
 
 /// Makes a plan.
@@ -146,7 +157,13 @@ impl<'f> Planner<'f> {
             inlined: HashSet::new(),
             turned: HashMap::new(),
             computing: RefCell::new(HashMap::new()),
-            plan: KernelPlan { stages: Vec::new(), constants: Vec::new(), temp_bytes: 0 },
+            plan: KernelPlan {
+                stages: Vec::new(),
+                constants: Vec::new(),
+                temp_bytes: 0,
+                helpers: 0,
+                helper_bytes: 0,
+            },
         }
     }
 
@@ -446,15 +463,17 @@ impl<'f> Planner<'f> {
         }
         let inner = match &term.op {
             Op::Constant(_) => None,
-            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => {
-                match self.strided(arg)? {
-                    Some(strided) => Some(strided),
-                    None => {
-                        let slot = self.make(arg)?;
-                        Some(Strided { slot, base: 0, by: strides(&self.formula.term(arg).dims) })
-                    }
+            Op::Broadcast(_)
+            | Op::Transpose(_)
+            | Op::Slice { .. }
+            | Op::Reverse(_)
+            | Op::Reshape => match self.strided(arg)? {
+                Some(strided) => Some(strided),
+                None => {
+                    let slot = self.make(arg)?;
+                    Some(Strided { slot, base: 0, by: strides(&self.formula.term(arg).dims) })
                 }
-            }
+            },
             _ => None,
         };
         let Some(mut inner) = inner else { return Ok(None) };
@@ -465,6 +484,11 @@ impl<'f> Planner<'f> {
                 inner.by = by;
             }
             Op::Transpose(order) => inner.by = order.iter().map(|&dim| inner.by[dim]).collect(),
+            Op::Reshape => {
+                let from = &self.formula.term(arg).dims;
+                let Some(by) = reshaped(from, &inner.by, &term.dims) else { return Ok(None) };
+                inner.by = by;
+            }
             Op::Slice { start, stride } => {
                 for (dim, (&start, &stride)) in start.iter().zip(stride).enumerate() {
                     inner.base += start as i64 * inner.by[dim];
@@ -485,6 +509,54 @@ impl<'f> Planner<'f> {
     pub(super) fn add(&mut self, stage: impl KernelStage + 'static) {
         self.push(Box::new(stage));
     }
+
+    /// Scratch memory for an operand or a result in another form.
+    pub(super) fn aside(&mut self, bytes: usize) -> ArraySlot {
+        let before = self.plan.temp_bytes;
+        let slot = self.temp(bytes);
+        self.plan.helper_bytes += self.plan.temp_bytes - before;
+        slot
+    }
+
+    /// Adds a stage that brings it into that form.
+    pub(super) fn add_helper(&mut self, stage: impl KernelStage + 'static) {
+        self.plan.helpers += 1;
+        self.add(stage);
+    }
+}
+
+impl Strided {
+    /// Whether neighbours in memory are the same as in a dense array of these dimensions. The
+    /// matrix library then sums in the same order.
+    pub(super) fn is_like_dense(&self, dims: &[usize]) -> bool {
+        let mut steps = self.by.iter().zip(strides(dims)).zip(dims);
+        steps.all(|((&by, dense), &dim)| dim == 1 || (by == 1) == (dense == 1))
+    }
+
+    /// Whether its elements are all of those in its memory, in any sequence.
+    pub(super) fn covers(&self, dims: &[usize]) -> bool {
+        let last: i64 = dims.iter().zip(&self.by).map(|(&dim, by)| (dim as i64 - 1) * by).sum();
+        let is_forward = self.by.iter().zip(dims).all(|(&by, &dim)| by > 0 || dim == 1);
+        self.base == 0 && is_forward && last + 1 == dims.iter().product::<usize>() as i64
+    }
+}
+
+/// The steps of an array in other dimensions, if those can be walked.
+fn reshaped(from: &[usize], by: &[i64], to: &[usize]) -> Option<Vec<i64>> {
+    let mut steps = vec![0; to.len()];
+    for (old, new) in common_pieces(from, to) {
+        let wide: Vec<usize> = old.filter(|&dim| from[dim] != 1).collect();
+        let is_one = |pair: &[usize]| by[pair[0]] == by[pair[1]] * from[pair[1]] as i64;
+        if !wide.windows(2).all(is_one) {
+            return None;
+        }
+        let mut step = wide.last().map_or(0, |&dim| by[dim]);
+        for dim in new.rev() {
+            steps[dim] = step;
+            step *= to[dim] as i64;
+        }
+    }
+    Some(steps)
 }
 
 /// An expression that is ready: what to compute, and along what.

@@ -27,9 +27,20 @@ type RowFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
 /// Reduces a row into another, element by element.
 type FoldFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
 
+/// Combines elements one after the other with the one in `into`, and writes each result.
+type ScanFn = unsafe fn(row: *const u8, into: *mut u8, to: *mut u8, len: usize);
+
+/// The functions of an operation that reductions use often.
+#[derive(Clone, Copy)]
+pub(super) struct FastCombine {
+    pub(super) row: RowFn,
+    pub(super) fold: FoldFn,
+    pub(super) scan: ScanFn,
+}
+
 /// How elements are combined.
 enum Combine {
-    Fast { row: RowFn, fold: FoldFn },
+    Fast(FastCombine),
     Program(ScalarProgram),
 }
 
@@ -84,7 +95,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, T
             .map_or(0, |dim| dim + 1),
     };
     let combine = match fast {
-        Some((row, fold)) => Combine::Fast { row, fold },
+        Some(fast) => Combine::Fast(fast),
         None => {
             Combine::Program(ScalarProgram::new(combiner).map_err(|what| planner.fail(id, what))?)
         }
@@ -141,8 +152,8 @@ impl KernelStage for Reduce {
         unsafe {
             let table = self.body.prepare(buffers);
             match &self.combine {
-                Combine::Fast { row, .. } if self.inner == 1 => self.rows(buffers, table, *row),
-                Combine::Fast { fold, .. } => self.columns(buffers, table, *fold),
+                Combine::Fast(fast) if self.inner == 1 => self.rows(buffers, table, fast.row),
+                Combine::Fast(fast) => self.columns(buffers, table, fast.fold),
                 Combine::Program(applied) => {
                     Applying::new(self, applied, self.accumulators(buffers)).run(buffers, table)
                 }
@@ -151,15 +162,12 @@ impl KernelStage for Reduce {
     }
 
     fn parts(&self) -> usize {
-        match self.combine {
-            Combine::Fast { .. } => parts_of(self.body.total, self.pieces()),
-            Combine::Program(_) => 1,
-        }
+        parts_of(self.body.total, self.pieces())
     }
 
     fn local_bytes(&self) -> usize {
         let more = match &self.combine {
-            Combine::Fast { .. } => self.body.block * 8,
+            Combine::Fast(_) => self.body.block * 8,
             Combine::Program(applied) => Applying::bytes(self, applied),
         };
         self.body.local_bytes() + more
@@ -335,7 +343,7 @@ impl<'r> Applying<'r> {
         // SAFETY: spans of the loop, blocks of elements, a tile of the output.
         unsafe {
             let own = self.applied.program.prepare(self.local, body.block);
-            for place in 0..self.reduce.pieces() {
+            for place in buffers.share(self.reduce.pieces()) {
                 let (outer, first) =
                     (place / self.reduce.tiles(), place % self.reduce.tiles() * tile);
                 let len = tile.min(inner - first);
@@ -350,11 +358,10 @@ impl<'r> Applying<'r> {
                         |index: usize| table[operands[index].value.0 as usize].cast_const();
                     match *inner {
                         1 => self.fold_row(own, &values, rows),
-                        _ => self.combine(
-                            own,
-                            &|index| [self.part(index, 0).cast_const(), values(index)],
-                            len,
-                        ),
+                        _ => {
+                            let pairs = |index| [self.part(index, 0).cast_const(), values(index)];
+                            self.combine(own, &pairs, 0, len);
+                        }
                     }
                     done += rows;
                 }
@@ -366,7 +373,7 @@ impl<'r> Applying<'r> {
         }
     }
 
-    /// Combines pairs of elements into the accumulators.
+    /// Combines pairs of elements into the accumulators, or into another block.
     ///
     /// # Safety
     /// Every pointer must hold `len` computed elements of its operand.
@@ -374,6 +381,7 @@ impl<'r> Applying<'r> {
         &self,
         own: &mut [*mut u8],
         pairs: &dyn Fn(usize) -> [*const u8; 2],
+        to: usize,
         len: usize,
     ) {
         let count = self.reduce.operands.len();
@@ -387,12 +395,13 @@ impl<'r> Applying<'r> {
             self.applied.program.run(own, len);
             for index in 0..count {
                 let result = own[self.applied.outputs[index].0 as usize];
-                std::ptr::copy(result, self.part(index, 0), len * self.applied.sizes[index]);
+                std::ptr::copy(result, self.part(index, to), len * self.applied.sizes[index]);
             }
         }
     }
 
-    /// Reduces a row into the first accumulator: neighbours are combined until one is left.
+    /// Reduces a row into the first accumulator. A long one is cut into stretches that are reduced
+    /// side by side.
     ///
     /// # Safety
     /// Every value must hold `len` computed elements of its operand.
@@ -402,31 +411,70 @@ impl<'r> Applying<'r> {
         values: &dyn Fn(usize) -> *const u8,
         len: usize,
     ) {
-        let count = self.reduce.operands.len();
-        // SAFETY: blocks hold as many elements as a row of a block; pairs are half of them.
+        const BESIDE: usize = 32;
+        let each = if len >= 2 * BESIDE { len / BESIDE } else { 0 };
+        let stretches = |index| self.part(index, 2).cast_const();
+        // SAFETY: blocks hold at least as many elements as there are stretches, and elements are
+        // within the row.
         unsafe {
-            for at in 0..len {
-                // One after the other: such rows are rare and need not be fast.
-                for index in 0..count {
-                    let size = self.applied.sizes[index];
-                    std::ptr::copy_nonoverlapping(
-                        values(index).add(at * size),
-                        self.part(index, 1),
-                        size,
-                    );
+            if each > 0 {
+                self.pick(values, 2, |stretch| stretch * each, BESIDE);
+            }
+            for step in 1..each {
+                self.pick(values, 1, |stretch| stretch * each + step, BESIDE);
+                let pairs = |index| [stretches(index), self.part(index, 1).cast_const()];
+                self.combine(own, &pairs, 2, BESIDE);
+            }
+            if each > 0 {
+                (0..BESIDE).for_each(|at| self.fold_one(own, &stretches, at));
+            }
+            (each * BESIDE..len).for_each(|at| self.fold_one(own, values, at));
+        }
+    }
+
+    /// Combines one element with the first accumulator.
+    ///
+    /// # Safety
+    /// Every value must hold the element.
+    unsafe fn fold_one(&self, own: &mut [*mut u8], values: &dyn Fn(usize) -> *const u8, at: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.pick(values, 1, |_| at, 1);
+            let pairs = |index| [0, 1].map(|which| self.part(index, which).cast_const());
+            self.combine(own, &pairs, 0, 1);
+        }
+    }
+
+    /// Puts some elements of each operand into a block.
+    ///
+    /// # Safety
+    /// Every value must hold the elements, and a block as many.
+    unsafe fn pick(
+        &self,
+        values: &dyn Fn(usize) -> *const u8,
+        to: usize,
+        place: impl Fn(usize) -> usize,
+        count: usize,
+    ) {
+        for (index, &size) in self.applied.sizes.iter().enumerate() {
+            let (from, to) = (values(index), self.part(index, to));
+            for number in 0..count {
+                let (from, to) =
+                    (from.wrapping_add(place(number) * size), to.wrapping_add(number * size));
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match size {
+                        4 => *to.cast::<u32>() = *from.cast::<u32>(),
+                        _ => std::ptr::copy_nonoverlapping(from, to, size),
+                    }
                 }
-                self.combine(
-                    own,
-                    &|index| [self.part(index, 0).cast_const(), self.part(index, 1).cast_const()],
-                    1,
-                );
             }
         }
     }
 }
 
 macro_rules! loops {
-    ($row:ident $fold:ident $(#[$feature:meta])*) => {
+    ($row:ident $fold:ident $scan:ident $(#[$feature:meta])*) => {
         /// # Safety
         /// `row` must hold `len` elements of the type, `into` one.
         $(#[$feature])*
@@ -473,14 +521,38 @@ macro_rules! loops {
             let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<T>(), len) };
             into.iter_mut().zip(row).for_each(|(into, &value)| *into = f(*into, value));
         }
+
+        /// # Safety
+        /// `row` and `to` must hold `len` elements of the type, `into` one, and none may overlap.
+        $(#[$feature])*
+        unsafe fn $scan<T: Copy, F: Fn(T, T) -> T + Copy>(
+            row: *const u8,
+            into: *mut u8,
+            to: *mut u8,
+            len: usize,
+        ) {
+            let f = conjure::<F>();
+            // SAFETY: the caller's promise.
+            let row = unsafe { std::slice::from_raw_parts(row.cast::<T>(), len) };
+            // SAFETY: the caller's promise.
+            let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<T>(), len) };
+            // SAFETY: the caller's promise.
+            let into = unsafe { &mut *into.cast::<T>() };
+            let mut sum = *into;
+            for (to, &value) in to.iter_mut().zip(row) {
+                sum = f(sum, value);
+                *to = sum;
+            }
+            *into = sum;
+        }
     };
 }
 
-loops!(row_plain fold_plain);
+loops!(row_plain fold_plain scan_plain);
 #[cfg(target_arch = "x86_64")]
-loops!(row_wide fold_wide #[target_feature(enable = "avx2,lzcnt,popcnt,bmi1,bmi2")]);
+loops!(row_wide fold_wide scan_wide #[target_feature(enable = "avx2,lzcnt,popcnt,bmi1,bmi2")]);
 #[cfg(not(target_arch = "x86_64"))]
-loops!(row_wide fold_wide);
+loops!(row_wide fold_wide scan_wide);
 
 /// A closure without captures, out of nothing.
 fn conjure<F: Copy>() -> F {
@@ -490,15 +562,21 @@ fn conjure<F: Copy>() -> F {
     unsafe { std::ptr::NonNull::<F>::dangling().read() }
 }
 
-fn pair<T: Copy, F: Fn(T, T) -> T + Copy>(_: F) -> (RowFn, FoldFn) {
+fn pair<T: Copy, F: Fn(T, T) -> T + Copy>(_: F) -> FastCombine {
     match is_wide() {
-        true => (row_wide::<T, F>, fold_wide::<T, F>),
-        false => (row_plain::<T, F>, fold_plain::<T, F>),
+        true => {
+            FastCombine { row: row_wide::<T, F>, fold: fold_wide::<T, F>, scan: scan_wide::<T, F> }
+        }
+        false => FastCombine {
+            row: row_plain::<T, F>,
+            fold: fold_plain::<T, F>,
+            scan: scan_plain::<T, F>,
+        },
     }
 }
 
-/// The functions of an operation that reductions use often.
-fn fast(opcode: Opcode, dtype: DType) -> Option<(RowFn, FoldFn)> {
+/// The functions of an operation, if it is one of those.
+pub(super) fn fast(opcode: Opcode, dtype: DType) -> Option<FastCombine> {
     match block::computed_as(dtype) {
         DType::F32 => fast_number::<f32>(opcode),
         DType::F64 => fast_number::<f64>(opcode),
@@ -515,7 +593,7 @@ fn fast(opcode: Opcode, dtype: DType) -> Option<(RowFn, FoldFn)> {
     }
 }
 
-fn fast_number<T: NumberType>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+fn fast_number<T: NumberType>(opcode: Opcode) -> Option<FastCombine> {
     Some(match opcode {
         Opcode::Add => pair(|a: T, b: T| a.add(b)),
         Opcode::Multiply => pair(|a: T, b: T| a.mul(b)),
@@ -525,7 +603,7 @@ fn fast_number<T: NumberType>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
     })
 }
 
-fn fast_whole<T: Whole>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+fn fast_whole<T: Whole>(opcode: Opcode) -> Option<FastCombine> {
     Some(match opcode {
         Opcode::And => pair(|a: T, b: T| a.and(b)),
         Opcode::Or => pair(|a: T, b: T| a.or(b)),

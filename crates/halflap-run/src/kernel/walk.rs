@@ -255,7 +255,25 @@ pub(super) unsafe fn copy_row<T: Copy>(from: Stepped<*const T>, to: Stepped<*mut
             (1, 1) if len < 16 => (0..len).for_each(|i| *to.add(i) = *from.add(i)),
             (1, 1) => std::ptr::copy_nonoverlapping(from, to, len),
             (0, 1) => std::slice::from_raw_parts_mut(to, len).fill(*from),
+            // Known steps are read as vectors.
+            (2, 1) => copy_every::<T, 2>(from, to, len),
+            (4, 1) => copy_every::<T, 4>(from, to, len),
             _ => (0..len as isize).for_each(|i| *to.offset(i * to_by) = *from.offset(i * from_by)),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy_row`].
+unsafe fn copy_every<T: Copy, const STEP: usize>(from: *const T, to: *mut T, len: usize) {
+    // SAFETY: the caller's promise; the last element is the last that is read.
+    unsafe {
+        let from = std::slice::from_raw_parts(from, (len * STEP).saturating_sub(STEP - 1));
+        let to = std::slice::from_raw_parts_mut(to, len);
+        let (chunks, last) = from.as_chunks::<STEP>();
+        to.iter_mut().zip(chunks).for_each(|(to, chunk)| *to = chunk[0]);
+        if let (Some(to), Some(from)) = (to.last_mut(), last.first()) {
+            *to = *from;
         }
     }
 }

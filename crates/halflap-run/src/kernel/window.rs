@@ -11,11 +11,13 @@ use halflap_hlo::WindowDim;
 use super::Buffers;
 use super::block::{computed_as, narrow, widen};
 use super::columns::Space;
+use super::cumulate::{self, Cumulate};
 use super::error::Gap;
 use super::formula::{Formula, TermId};
 use super::index::{MOST_ARRAYS, load, store};
 use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
 use super::program::{ScalarProgram, fill};
+use super::reduce::{self, FastCombine};
 use super::selected::{Selected, Slots, WindowShape};
 use super::walk::{MOST_DIMS, Stepped, copy_row, each_index, strides};
 use crate::tensor::{DType, element_count};
@@ -44,15 +46,17 @@ struct ReduceWindow {
     /// How many elements each position has.
     tail: usize,
     arrays: Vec<WindowArray>,
+    /// How elements of a single array are combined, if by an operation that has such functions.
+    fast: Option<FastCombine>,
     applied: ScalarProgram,
 }
 
 /// An array that windows move over.
-struct WindowArray {
-    from: ArraySlot,
-    init: ArraySlot,
-    to: ArraySlot,
-    dtype: DType,
+pub(super) struct WindowArray {
+    pub(super) from: ArraySlot,
+    pub(super) init: ArraySlot,
+    pub(super) to: ArraySlot,
+    pub(super) dtype: DType,
 }
 
 pub(super) fn reduce(
@@ -81,12 +85,21 @@ pub(super) fn reduce(
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let applied = ScalarProgram::new(combiner).map_err(|what| planner.fail(id, what))?;
-    let arrays = sources
+    let mut arrays: Vec<WindowArray> = sources
         .into_iter()
         .zip(&targets)
         .map(|((from, init, dtype), &to)| WindowArray { from, init, to, dtype })
         .collect();
+    let fast = combiner
+        .single_binary()
+        .filter(|_| count == 1)
+        .and_then(|opcode| reduce::fast(opcode, arrays[0].dtype));
     let (dims, out) = (&formula.term(term.args[0]).dims, &term.dims);
+    if let (Some(fast), Some(along)) = (fast, cumulate::Along::of(window, dims, out)) {
+        let array = arrays.swap_remove(0);
+        planner.add(Cumulate::new(along, array, fast));
+        return Ok(targets[0]);
+    }
     let moving = window.iter().rposition(|dim| !is_still(dim)).map_or(0, |last| last + 1);
     let space = |dim: usize, by: i64| Space {
         window: window[dim],
@@ -105,6 +118,7 @@ pub(super) fn reduce(
         spaces,
         tail: dims[moving..].iter().product(),
         arrays,
+        fast,
         applied,
     });
     Ok(targets[0])
@@ -224,11 +238,44 @@ impl ReduceWindow {
                 let run = WindowRun { block, row, place, outputs };
                 // SAFETY: elements of the arrays that the windows see; the caller's promise.
                 unsafe {
-                    self.look(buffers, &run);
-                    self.combine(buffers, table, &run);
+                    match self.fast {
+                        Some(fast) => self.fold(buffers, fast, &run),
+                        None => {
+                            self.look(buffers, &run);
+                            self.combine(buffers, table, &run);
+                        }
+                    }
                 }
             }
         });
+    }
+
+    /// Combines the elements of a run of a single array. Those that lie together are read where they
+    /// are.
+    ///
+    /// # Safety
+    /// See [`KernelStage::run`].
+    unsafe fn fold(&self, buffers: &Buffers<'_>, fast: FastCombine, run: &WindowRun<'_>) {
+        let (block, array, last) = (run.block, &self.arrays[0], self.last());
+        let count = block.elements.len();
+        let Some(place) = last.seen(run.outputs.start, run.place) else { return };
+        let is_together = run.outputs.len() == 1 || (last.window.stride == 1 && count == self.tail);
+        let from = match is_together && widen(array.dtype).is_none() {
+            true => {
+                let at = (run.row + place) as usize * self.tail + block.elements.start;
+                buffers.read(array.from).wrapping_add(at * array.dtype.size())
+            }
+            false => {
+                // SAFETY: the caller's promise.
+                unsafe { self.look(buffers, run) };
+                self.memory(buffers, 0, BlockUse::Seen).cast_const()
+            }
+        };
+        let first = (run.outputs.start - block.outputs.start) * count;
+        let sums = self.memory(buffers, 0, BlockUse::Sum);
+        let sums = sums.wrapping_add(first * computed_as(array.dtype).size());
+        // SAFETY: as many elements of the array, or that were gathered, and of the sums.
+        unsafe { (fast.fold)(from, sums, run.outputs.len() * count) };
     }
 
     /// Gathers the elements of a run.

@@ -29,7 +29,7 @@ use launch::cast_of;
 pub use launch::fits;
 use layout::{SlotContent, bitcasts, slot_arrays};
 pub(crate) use ready::{Action, Called, Cast, KernelLaunch, PlanReady, Read};
-use ready::{NodeLabel, is_synchronous};
+use ready::{NodeLabel, has_collectives, is_synchronous};
 
 /// Why a program cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -103,6 +103,7 @@ impl Prepared {
         for (id, plan) in program.plans.iter() {
             let mut ready = preparer.plan(id, plan)?;
             ready.is_synchronous = is_synchronous(&ready, &plans);
+            ready.has_collectives = has_collectives(&ready, &plans);
             plans.push(ready);
         }
         preparer.check_messages()?;
@@ -221,6 +222,7 @@ impl Preparer<'_> {
             computation: self.module.computation_name(plan.computation).to_owned(),
             checks: self.checks(plan),
             is_synchronous: false,
+            has_collectives: false,
         })
     }
 

@@ -108,6 +108,22 @@ pub(crate) struct PlanReady {
     pub(crate) checks: Vec<(Check, NodeLabel)>,
     /// Whether nothing in it, or in what it calls, is asynchronous.
     pub(crate) is_synchronous: bool,
+    /// Whether it, or what it calls, has collectives.
+    pub(crate) has_collectives: bool,
+}
+
+impl PlanReady {
+    /// The label of a collective's wait, if nothing runs between both.
+    pub(crate) fn awaited_at_once(&self, step: usize) -> Option<u32> {
+        let is_work =
+            |action: &&Action| !matches!(action, Action::Alloc { .. } | Action::Free { .. });
+        match (&self.actions[step], self.actions[step + 1..].iter().find(is_work)) {
+            (Action::Collective { .. }, Some(Action::Wait { label, start })) if *start == step => {
+                Some(*label)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A node of a computation, for display.
@@ -129,15 +145,30 @@ impl KernelLaunch {
     }
 }
 
-/// Whether nothing in a plan is asynchronous, given those of its callees.
+/// Whether a plan has collectives, given those of its callees.
+pub(super) fn has_collectives(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
+    plan.actions.iter().any(|action| match action {
+        Action::Collective { .. } => true,
+        Action::Call { called, .. } => plans[called.call.plan].has_collectives,
+        Action::Loop { repeat, .. } => {
+            plans[repeat.condition].has_collectives || plans[repeat.body].has_collectives
+        }
+        Action::Branch { branches, .. } => {
+            branches.iter().any(|branch| plans[branch.call.plan].has_collectives)
+        }
+        _ => false,
+    })
+}
+
+/// Whether nothing in a plan is asynchronous, given those of its callees: no other work is done
+/// during a collective.
 pub(super) fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
     let is_one = |call: &PlannedCall| plans[call.plan].is_synchronous;
-    plan.actions.iter().all(|action| match action {
+    plan.actions.iter().enumerate().all(|(step, action)| match action {
         Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
-        Action::Collective { .. }
-        | Action::Transfer { .. }
-        | Action::Message { .. }
-        | Action::Wait { .. } => false,
+        Action::Collective { .. } => plan.awaited_at_once(step).is_some(),
+        Action::Wait { start, .. } => plan.awaited_at_once(*start).is_some(),
+        Action::Transfer { .. } | Action::Message { .. } => false,
         Action::Call { called, .. } => is_one(&called.call),
         Action::Loop { repeat, .. } => {
             plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous

@@ -232,6 +232,10 @@ impl Transport for MpiTransport {
         Ok(None)
     }
 
+    fn needs_no_thread(&self) -> bool {
+        false
+    }
+
     fn barrier(&self) -> Result<(), Stopped> {
         let mut request = self.mpi.no_request;
         // SAFETY: all ranks do this in the same sequence.

@@ -9,7 +9,7 @@ use super::super::memory::{PoolBlock, Requested};
 use super::super::stream::Sequence;
 use super::super::task::{StreamTask, TaskWork};
 use super::super::turns::{Branches, LoopClock, LoopLimits, Turns, chosen};
-use super::{Issuer, ReadList, RunningPlan, needed};
+use super::{Issuer, ReadList, RunningPlan, after_all, needed};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::failure::Stopped;
 use crate::prepare::Action;
@@ -47,18 +47,11 @@ impl Issuer<'_> {
     /// Whether the compute stream can run a loop on its own: nothing in it is asynchronous, and no
     /// check looks at single tasks.
     fn can_record(&self, repeat: &Loop) -> bool {
-        let is_synchronous = |plan| self.program.plans[plan].is_synchronous;
-        let checks = &self.options.checks;
-        let is_watched = checks.values.is_some()
-            || checks.forbidden.is_some()
-            || checks.origins.is_some()
-            || self.pool.tracker.is_some();
-        is_synchronous(repeat.condition)
-            && is_synchronous(repeat.body)
-            && !is_watched
-            && !self.pool.is_guarded()
-            && !checks.launch_blocking
-            && checks.faults.is_empty()
+        let fits = |plan| {
+            let plan = &self.program.plans[plan];
+            plan.is_synchronous && (self.meets || !plan.has_collectives)
+        };
+        fits(repeat.condition) && fits(repeat.body) && !self.is_watched()
     }
 
     /// The tasks that some steps issue, and the steps' results.
@@ -98,6 +91,14 @@ impl Issuer<'_> {
         let decides = decides.map(|elements| elements.iter().map(array).collect());
         let turns = Turns { label, condition, answer, body, moves, decides };
         self.push(0, label, TaskWork::Loop(Box::new(turns)));
+        let has_collectives = |plan| self.program.plans[plan].has_collectives;
+        if self.recorded.is_none()
+            && [repeat.condition, repeat.body].into_iter().any(has_collectives)
+        {
+            // Later collectives are numbered after those of all iterations.
+            self.arrive()?;
+            self.number = after_all(self.number);
+        }
         Ok(())
     }
 
