@@ -262,7 +262,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs a collective on this thread. It is recorded on the stream of its set, and its wait here.
+    /// Runs a collective on this thread. It is recorded on the stream of its set, its wait here.
     pub(super) fn meet(
         &self,
         issued: &IssuedTask,

@@ -1,5 +1,5 @@
-//! Running sums and other running results: windows that reach back to the first element, or ahead to
-//! the last one. Each result is made from its neighbour's instead of a window of its own.
+//! Running sums and other running results: windows that reach back to the first element, or
+//! ahead to the last one. Each result is made from its neighbour's instead of a window of its own.
 
 use std::ops::Range;
 
@@ -89,9 +89,9 @@ impl Cumulate {
     ///
     /// # Safety
     /// `from` must have as many results, and the output the elements.
-    unsafe fn give(&self, buffers: &Buffers<'_>, at: usize, from: *const u8, count: usize) {
-        let size = self.array.dtype.size();
-        let to = buffers.write(self.array.to).wrapping_add(at * size);
+    unsafe fn give(&self, buffers: &Buffers<'_>, from: *const u8, span: Range<usize>) {
+        let (size, count) = (self.array.dtype.size(), span.len());
+        let to = buffers.write(self.array.to).wrapping_add(span.start * size);
         // SAFETY: the caller's promise.
         unsafe {
             match narrow(self.array.dtype) {
@@ -114,7 +114,7 @@ impl Cumulate {
             for at in (line * self.along.len..end).step_by(BLOCK) {
                 let count = BLOCK.min(end - at);
                 (self.fast.scan)(self.source(buffers, at, count), sum, made, count);
-                self.give(buffers, at, made, count);
+                self.give(buffers, made, at..at + count);
             }
         }
     }
@@ -135,7 +135,7 @@ impl Cumulate {
                 let position = if is_backward { len - 1 - position } else { position };
                 let at = (line * len + position) * tail + elements.start;
                 (self.fast.fold)(self.source(buffers, at, count), sum, count);
-                self.give(buffers, at, sum, count);
+                self.give(buffers, sum, at..at + count);
             }
         }
     }

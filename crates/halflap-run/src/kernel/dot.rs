@@ -131,8 +131,8 @@ fn side(planner: &mut Planner<'_>, id: TermId, roles: &Roles<'_>) -> Result<DotO
         [roles.batch, &kept, roles.contracted].map(|of| joined(&dims, strided, of))
     };
     // What is converted must be all of an array. What has other neighbours is copied as well: a
-    // product must not depend on whether the kernel before it is a part of this one. Only transposed
-    // arrays are read as they are.
+    // product must not depend on whether the kernel before it is a part of this one. Only
+    // transposed arrays are read as they are.
     let covers = strided.covers(&dims);
     let is_ready = covers || block::widen(dtype).is_none() && strided.is_like_dense(&dims);
     if !is_ready || steps(&strided).contains(&None) {

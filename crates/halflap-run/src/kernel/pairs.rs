@@ -46,7 +46,7 @@ pub(super) fn room(rows: usize, columns: usize, depth: usize) -> usize {
 }
 
 impl StoredMatrix {
-    /// Packs some rows as pairs, `WIDTH` of them beside each other; there are zeros beyond the ends.
+    /// Packs some rows as pairs, `WIDTH` of them side by side, with zeros beyond the ends.
     ///
     /// # Safety
     /// The matrix must have the rows, of this depth.

@@ -302,6 +302,13 @@ impl ReducedArray {
     }
 }
 
+/// Elements that are put into one of an operand's blocks.
+#[derive(Clone, Copy)]
+struct Filled {
+    block: usize,
+    len: usize,
+}
+
 /// A reduction by a program: the memory of its accumulators and its registers.
 struct Applying<'r> {
     reduce: &'r Reduce,
@@ -360,7 +367,7 @@ impl<'r> Applying<'r> {
                         1 => self.fold_row(own, &values, rows),
                         _ => {
                             let pairs = |index| [self.part(index, 0).cast_const(), values(index)];
-                            self.combine(own, &pairs, 0, len);
+                            self.combine(own, &pairs, Filled { block: 0, len });
                         }
                     }
                     done += rows;
@@ -381,9 +388,9 @@ impl<'r> Applying<'r> {
         &self,
         own: &mut [*mut u8],
         pairs: &dyn Fn(usize) -> [*const u8; 2],
-        to: usize,
-        len: usize,
+        to: Filled,
     ) {
+        let Filled { block, len } = to;
         let count = self.reduce.operands.len();
         for index in 0..count {
             let [left, right] = pairs(index);
@@ -395,7 +402,7 @@ impl<'r> Applying<'r> {
             self.applied.program.run(own, len);
             for index in 0..count {
                 let result = own[self.applied.outputs[index].0 as usize];
-                std::ptr::copy(result, self.part(index, to), len * self.applied.sizes[index]);
+                std::ptr::copy(result, self.part(index, block), len * self.applied.sizes[index]);
             }
         }
     }
@@ -418,12 +425,14 @@ impl<'r> Applying<'r> {
         // within the row.
         unsafe {
             if each > 0 {
-                self.pick(values, 2, |stretch| stretch * each, BESIDE);
+                self.pick(values, Filled { block: 2, len: BESIDE }, |stretch| stretch * each);
             }
             for step in 1..each {
-                self.pick(values, 1, |stretch| stretch * each + step, BESIDE);
+                self.pick(values, Filled { block: 1, len: BESIDE }, |stretch| {
+                    stretch * each + step
+                });
                 let pairs = |index| [stretches(index), self.part(index, 1).cast_const()];
-                self.combine(own, &pairs, 2, BESIDE);
+                self.combine(own, &pairs, Filled { block: 2, len: BESIDE });
             }
             if each > 0 {
                 (0..BESIDE).for_each(|at| self.fold_one(own, &stretches, at));
@@ -439,9 +448,9 @@ impl<'r> Applying<'r> {
     unsafe fn fold_one(&self, own: &mut [*mut u8], values: &dyn Fn(usize) -> *const u8, at: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.pick(values, 1, |_| at, 1);
+            self.pick(values, Filled { block: 1, len: 1 }, |_| at);
             let pairs = |index| [0, 1].map(|which| self.part(index, which).cast_const());
-            self.combine(own, &pairs, 0, 1);
+            self.combine(own, &pairs, Filled { block: 0, len: 1 });
         }
     }
 
@@ -452,15 +461,14 @@ impl<'r> Applying<'r> {
     unsafe fn pick(
         &self,
         values: &dyn Fn(usize) -> *const u8,
-        to: usize,
+        to: Filled,
         place: impl Fn(usize) -> usize,
-        count: usize,
     ) {
         for (index, &size) in self.applied.sizes.iter().enumerate() {
-            let (from, to) = (values(index), self.part(index, to));
-            for number in 0..count {
+            let (from, block) = (values(index), self.part(index, to.block));
+            for number in 0..to.len {
                 let (from, to) =
-                    (from.wrapping_add(place(number) * size), to.wrapping_add(number * size));
+                    (from.wrapping_add(place(number) * size), block.wrapping_add(number * size));
                 // SAFETY: the caller's promise.
                 unsafe {
                     match size {

@@ -250,8 +250,7 @@ impl ReduceWindow {
         });
     }
 
-    /// Combines the elements of a run of a single array. Those that lie together are read where they
-    /// are.
+    /// Combines the elements of a run of a single array. Those that lie together are read in place.
     ///
     /// # Safety
     /// See [`KernelStage::run`].
