@@ -3,8 +3,8 @@
 mod repeat;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Instant;
 
 use halflap::ids::{Id, IdVec, StreamId};
@@ -17,7 +17,9 @@ use super::memory::{Arena, Pool, PoolBlock, Requested};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::Sequence;
-use super::task::{CastId, Meeting, RankStreams, StreamTask, TaskWork, Worker, run_kernel};
+use super::task::{
+    CastId, InlineCollective, RankStreams, StreamTask, TaskWork, Worker, run_kernel,
+};
 use super::turns::LoopLimits;
 use crate::address::{Address, MemoryCopy};
 use crate::check::{
@@ -88,7 +90,7 @@ impl RunningRank {
             let thread = std::thread::Builder::new().name(name).stack_size(STACK);
             let helpers = self.options.threads_per_rank;
             let spawned = thread.spawn(move || match index {
-                0 => run_with_helpers(worker, helpers),
+                0 => compute(worker, helpers),
                 _ => {
                     slice::wake_promptly();
                     worker.run();
@@ -228,13 +230,19 @@ impl RunningRank {
     }
 }
 
-/// Runs a stream on one of the threads that share a kernel's work, so that handing out a part and
-/// waiting for it does not put the stream's own thread to sleep.
-fn run_with_helpers(worker: Worker, threads: usize) {
+/// Runs the compute stream on one of the threads that share a kernel's work, so that handing out a
+/// part and waiting for it does not put the stream's own thread to sleep. Custom calls stay on the
+/// stream's thread: threads that they start inherit its name, which says whose they are, and they
+/// may end their thread.
+fn compute(worker: Worker, threads: usize) {
+    let has_custom_calls = worker.program.labels.iter().any(|label| label.target.is_some());
     if threads < 2 {
         return worker.run();
     }
-    // Names differ, so that no thread is mistaken for one that a custom call started.
+    if has_custom_calls {
+        name_helpers();
+        return worker.run();
+    }
     let rank = worker.rank;
     let named = move |index| format!("helper {rank}.{index}");
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(named);
@@ -242,6 +250,17 @@ fn run_with_helpers(worker: Worker, threads: usize) {
         Ok(pool) => pool.install(|| worker.run()),
         Err(_) => worker.run(),
     }
+}
+
+/// Names the threads that help with kernels of all ranks, so that they are not mistaken for those
+/// of custom calls.
+fn name_helpers() {
+    static NAMED: Once = Once::new();
+    NAMED.call_once(|| {
+        let named = rayon::ThreadPoolBuilder::new().thread_name(|index| format!("helper {index}"));
+        // If they already exist, they have a name.
+        let _ = named.build_global();
+    });
 }
 
 struct Issuer<'a> {
@@ -297,7 +316,7 @@ impl Issuer<'_> {
             return self.issued[stream];
         }
         self.number = match &work {
-            TaskWork::Collective { .. } | TaskWork::Meeting(_) => after_all(self.number),
+            TaskWork::Collective { .. } | TaskWork::Inline(_) => after_all(self.number),
             _ => self.number + 1,
         };
         self.count += 1;
@@ -742,8 +761,8 @@ impl Issuer<'_> {
         let sequence = self.recorded.is_none().then(|| self.next_number(collective.comm));
         let (stream, arrays) = (stream.index() + 1, arrays.into());
         let after = self.issued[stream];
-        let meeting = Meeting { stream, after, sequence, arrays, wait };
-        self.push(0, *label, TaskWork::Meeting(meeting));
+        let inline = InlineCollective { stream, after, sequence, arrays, wait };
+        self.push(0, *label, TaskWork::Inline(inline));
         Ok(())
     }
 

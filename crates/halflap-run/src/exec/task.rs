@@ -59,7 +59,7 @@ pub(super) enum TaskWork {
     /// A collective, once compute has completed this many tasks.
     Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
     /// A collective that nothing overlaps, on this stream.
-    Meeting(Meeting),
+    Inline(InlineCollective),
     /// A transfer, once compute has completed this many tasks.
     Transfer { after: Sequence, arrays: Box<[Address]> },
     /// A rank's half of a message, once compute has completed this many tasks.
@@ -71,7 +71,7 @@ pub(super) enum TaskWork {
 }
 
 /// A collective that compute waits for at once.
-pub(super) struct Meeting {
+pub(super) struct InlineCollective {
     /// The stream of its set, which must have completed this many tasks.
     pub(super) stream: usize,
     pub(super) after: Sequence,
@@ -82,7 +82,7 @@ pub(super) struct Meeting {
     pub(super) wait: u32,
 }
 
-/// A thread waits for every collective that runs as a [`Meeting`].
+/// A thread waits for every collective that runs as a [`InlineCollective`].
 static AWAITED: AtomicU32 = AtomicU32::new(1);
 
 impl StreamTask {
@@ -204,9 +204,9 @@ impl Worker {
             pace.finish();
             return Ok(());
         }
-        if let TaskWork::Meeting(meeting) = &task.work {
+        if let TaskWork::Inline(inline) = &task.work {
             let program = self.program.clone();
-            let noted = self.meet(&task.issued, meeting, &program)?;
+            let noted = self.meet(&task.issued, inline, &program)?;
             let mut spans = locked(&stream.spans);
             if spans.len() < MOST_SPANS {
                 spans.extend(noted);
@@ -266,10 +266,10 @@ impl Worker {
     pub(super) fn meet(
         &self,
         issued: &IssuedTask,
-        meeting: &Meeting,
+        inline: &InlineCollective,
         program: &Prepared,
     ) -> Result<[Noted; 2], Stopped> {
-        let Meeting { stream, after, sequence, arrays, wait } = meeting;
+        let InlineCollective { stream, after, sequence, arrays, wait } = inline;
         self.streams.all[*stream].wait(*after, &self.fate)?;
         let (plan, step) = program.labels[issued.label as usize].at;
         let Action::Collective { collective, ins, .. } = &program.plans[plan].actions[step] else {
@@ -295,7 +295,7 @@ impl Worker {
             TaskWork::Kernel { arrays }
             | TaskWork::Transfer { arrays, .. }
             | TaskWork::Message { arrays, .. }
-            | TaskWork::Meeting(Meeting { arrays, .. })
+            | TaskWork::Inline(InlineCollective { arrays, .. })
             | TaskWork::Collective { arrays, .. } => {
                 let (ins, outs) =
                     arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
@@ -427,7 +427,7 @@ impl Worker {
             }
             TaskWork::Copy { moves } => self.copy(moves),
             // Run by `task`, or as a part of that.
-            TaskWork::Loop(_) | TaskWork::Branch(_) | TaskWork::Meeting(_) => {}
+            TaskWork::Loop(_) | TaskWork::Branch(_) | TaskWork::Inline(_) => {}
             TaskWork::Wait { stream, until } => {
                 self.streams.all[*stream].wait(*until, &self.fate)?
             }

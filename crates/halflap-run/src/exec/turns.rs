@@ -211,8 +211,8 @@ impl Worker {
                     let which = unsafe { chosen(*selector, *selector_bytes, each.len()) };
                     self.all_of(&each[which], pace)?;
                 }
-                TaskWork::Meeting(meeting) => {
-                    let noted = self.meet(&task.issued, meeting, pace.program)?;
+                TaskWork::Inline(inline) => {
+                    let noted = self.meet(&task.issued, inline, pace.program)?;
                     pace.now = noted[0].end;
                     if pace.room > 1 {
                         pace.room -= 2;

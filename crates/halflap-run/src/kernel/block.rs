@@ -2,8 +2,8 @@
 //!
 //! A block function reads up to three blocks and writes one, all of the same number of elements. It
 //! is compiled twice, for any machine and for one with 256-bit vectors (functions that compute long
-//! polynomials also for 512 bits); which one to call is decided when a program is built. Types whose `stored` form differs from the computed one are
-//! rounded by a separate instruction.
+//! polynomials also for 512 bits); which one to call is decided when a program is built. Types
+//! whose `stored` form differs from the computed one are rounded by a separate instruction.
 
 use std::sync::OnceLock;
 

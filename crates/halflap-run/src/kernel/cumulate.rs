@@ -19,7 +19,7 @@ const BLOCK: usize = 512;
 const WIDEST: usize = 16;
 
 /// A dimension along which results accumulate.
-pub(super) struct Along {
+pub(super) struct RunningAxis {
     /// How many lines there are before, how long each is, and how many elements each position has.
     lines: usize,
     len: usize,
@@ -28,9 +28,9 @@ pub(super) struct Along {
     is_backward: bool,
 }
 
-impl Along {
+impl RunningAxis {
     /// The dimension, if all windows together are running results of one.
-    pub(super) fn of(window: &[WindowDim], dims: &[usize], out: &[usize]) -> Option<Along> {
+    pub(super) fn of(window: &[WindowDim], dims: &[usize], out: &[usize]) -> Option<RunningAxis> {
         let dim = window.iter().position(|dim| !is_still(dim))?;
         let WindowDim { size, stride, pad_low, pad_high, lhs_dilate, rhs_dilate, .. } = window[dim];
         let reach = size as i64 - 1;
@@ -40,7 +40,7 @@ impl Along {
             && dims[dim] == out[dim]
             && size as usize >= dims[dim];
         let is_backward = (pad_low, pad_high) == (0, reach);
-        (is_plain && (is_backward || (pad_low, pad_high) == (reach, 0))).then(|| Along {
+        (is_plain && (is_backward || (pad_low, pad_high) == (reach, 0))).then(|| RunningAxis {
             lines: dims[..dim].iter().product(),
             len: dims[dim],
             tail: dims[dim + 1..].iter().product(),
@@ -52,13 +52,13 @@ impl Along {
 /// Runs along a dimension. Positions of one element each are combined as a line; of several, one
 /// position after the other.
 pub(super) struct Cumulate {
-    along: Along,
+    along: RunningAxis,
     array: WindowArray,
     fast: FastCombine,
 }
 
 impl Cumulate {
-    pub(super) fn new(along: Along, array: WindowArray, fast: FastCombine) -> Cumulate {
+    pub(super) fn new(along: RunningAxis, array: WindowArray, fast: FastCombine) -> Cumulate {
         Cumulate { along, array, fast }
     }
 
@@ -124,7 +124,7 @@ impl Cumulate {
     /// # Safety
     /// See [`KernelStage::run`].
     unsafe fn positions(&self, buffers: &Buffers<'_>, line: usize, elements: Range<usize>) {
-        let Along { len, tail, is_backward, .. } = self.along;
+        let RunningAxis { len, tail, is_backward, .. } = self.along;
         let ([sum, read, _], count) = (self.memory(buffers), elements.len());
         let size = computed_as(self.array.dtype).size();
         // SAFETY: blocks of local memory, and elements of each position.
@@ -143,7 +143,7 @@ impl Cumulate {
 
 impl KernelStage for Cumulate {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let Along { lines, tail, is_backward, .. } = self.along;
+        let RunningAxis { lines, tail, is_backward, .. } = self.along;
         for piece in buffers.share(lines * self.blocks()) {
             let (line, first) = (piece / self.blocks(), piece % self.blocks() * BLOCK);
             // SAFETY: a line, or a part of all its positions, that nobody else writes.
@@ -157,7 +157,7 @@ impl KernelStage for Cumulate {
     }
 
     fn parts(&self) -> usize {
-        let Along { lines, len, tail, .. } = self.along;
+        let RunningAxis { lines, len, tail, .. } = self.along;
         parts_of(lines * len * tail, lines * self.blocks())
     }
 

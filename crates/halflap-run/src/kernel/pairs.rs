@@ -14,7 +14,7 @@ const ROWS: usize = 8;
 pub(super) const COLUMNS: usize = 32;
 
 /// Two numbers that are summed.
-type Pair = [i16; 2];
+type IntegerPair = [i16; 2];
 type Tile = [[i32; COLUMNS]; ROWS];
 
 /// A matrix in memory: its type, and steps between what is kept and along what is summed.
@@ -42,7 +42,7 @@ pub(super) fn fits(dtype: DType) -> bool {
 /// How many bytes packed operands take: all rows, and the columns of a tile.
 pub(super) fn room(rows: usize, columns: usize, depth: usize) -> usize {
     let panels = if columns > 0 { COLUMNS } else { 0 };
-    (rows.next_multiple_of(ROWS) + panels) * depth.div_ceil(2) * size_of::<Pair>()
+    (rows.next_multiple_of(ROWS) + panels) * depth.div_ceil(2) * size_of::<IntegerPair>()
 }
 
 impl StoredMatrix {
@@ -54,7 +54,7 @@ impl StoredMatrix {
         &self,
         rows: Range<usize>,
         depth: usize,
-        to: &mut [[Pair; WIDTH]],
+        to: &mut [[IntegerPair; WIDTH]],
     ) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -72,7 +72,7 @@ impl StoredMatrix {
         &self,
         rows: Range<usize>,
         depth: usize,
-        to: &mut [[Pair; WIDTH]],
+        to: &mut [[IntegerPair; WIDTH]],
     ) {
         let start = self.start.cast::<T>().wrapping_offset(rows.start as isize * self.free);
         let get = |row: usize, k: usize| -> i16 {
@@ -119,11 +119,11 @@ impl PairProduct {
         if panels.is_empty() || rows == 0 {
             return;
         }
-        let right = room.cast::<[Pair; COLUMNS]>();
+        let right = room.cast::<[IntegerPair; COLUMNS]>();
         // SAFETY: the room has a panel of the right operand and then all rows of the left; any
         // bytes are numbers.
         let (right, left) = unsafe {
-            let left = right.add(pairs).cast::<[Pair; ROWS]>();
+            let left = right.add(pairs).cast::<[IntegerPair; ROWS]>();
             let left = std::slice::from_raw_parts_mut(left, tiles * pairs);
             (std::slice::from_raw_parts_mut(right, pairs), left)
         };
@@ -156,7 +156,7 @@ impl PairProduct {
 ///
 /// # Safety
 /// The machine must have the instructions that the function uses.
-type SumFn = unsafe fn(&[[Pair; ROWS]], &[[Pair; COLUMNS]], &mut Tile);
+type SumFn = unsafe fn(&[[IntegerPair; ROWS]], &[[IntegerPair; COLUMNS]], &mut Tile);
 
 /// The fastest function of this machine.
 fn chosen() -> SumFn {
@@ -174,7 +174,11 @@ fn chosen() -> SumFn {
 
 /// # Safety
 /// See [`SumFn`]; any machine has these.
-unsafe fn sums_plain(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut Tile) {
+unsafe fn sums_plain(
+    left: &[[IntegerPair; ROWS]],
+    right: &[[IntegerPair; COLUMNS]],
+    tile: &mut Tile,
+) {
     for (rows, columns) in left.iter().zip(right) {
         for (row, sums) in rows.iter().zip(tile.iter_mut()) {
             for (column, sum) in columns.iter().zip(sums) {
@@ -189,7 +193,11 @@ unsafe fn sums_plain(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mu
 /// The machine must have 256-bit vectors.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn sums_256(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut Tile) {
+unsafe fn sums_256(
+    left: &[[IntegerPair; ROWS]],
+    right: &[[IntegerPair; COLUMNS]],
+    tile: &mut Tile,
+) {
     use std::arch::x86_64::{
         __m256i, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32,
         _mm256_setzero_si256, _mm256_storeu_si256,
@@ -198,7 +206,7 @@ unsafe fn sums_256(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut 
         let mut sums = [[_mm256_setzero_si256(); 2]; 4];
         for (rows, columns) in left.iter().zip(right) {
             let columns = [0, 8].map(|lane| {
-                let from: *const Pair = &raw const columns[first + lane];
+                let from: *const IntegerPair = &raw const columns[first + lane];
                 // SAFETY: eight pairs from here on.
                 unsafe { _mm256_loadu_si256(from.cast::<__m256i>()) }
             });
@@ -223,7 +231,11 @@ unsafe fn sums_256(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut 
 /// The machine must have 512-bit vectors that multiply pairs.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn sums_512(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut Tile) {
+unsafe fn sums_512(
+    left: &[[IntegerPair; ROWS]],
+    right: &[[IntegerPair; COLUMNS]],
+    tile: &mut Tile,
+) {
     use std::arch::x86_64::{
         __m512i, _mm512_dpwssd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
         _mm512_storeu_si512,
@@ -231,7 +243,7 @@ unsafe fn sums_512(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut 
     let mut sums = [[_mm512_setzero_si512(); 2]; ROWS];
     for (rows, columns) in left.iter().zip(right) {
         let columns = [0, 16].map(|lane| {
-            let from: *const Pair = &raw const columns[lane];
+            let from: *const IntegerPair = &raw const columns[lane];
             // SAFETY: sixteen pairs from here on.
             unsafe { _mm512_loadu_si512(from.cast::<__m512i>()) }
         });
@@ -253,6 +265,6 @@ unsafe fn sums_512(left: &[[Pair; ROWS]], right: &[[Pair; COLUMNS]], tile: &mut 
 
 /// A pair as one number of 32 bits.
 #[cfg(target_arch = "x86_64")]
-fn both([one, two]: Pair) -> i32 {
+fn both([one, two]: IntegerPair) -> i32 {
     i32::from(one) & 0xffff | i32::from(two) << 16
 }

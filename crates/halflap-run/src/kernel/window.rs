@@ -95,7 +95,7 @@ pub(super) fn reduce(
         .filter(|_| count == 1)
         .and_then(|opcode| reduce::fast(opcode, arrays[0].dtype));
     let (dims, out) = (&formula.term(term.args[0]).dims, &term.dims);
-    if let (Some(fast), Some(along)) = (fast, cumulate::Along::of(window, dims, out)) {
+    if let (Some(fast), Some(along)) = (fast, cumulate::RunningAxis::of(window, dims, out)) {
         let array = arrays.swap_remove(0);
         planner.add(Cumulate::new(along, array, fast));
         return Ok(targets[0]);
