@@ -91,31 +91,34 @@ impl Space {
         size == 1 && stride == 1 && pad_low == 0 && lhs_dilate == 1 && self.outputs == self.len
     }
 
-    /// The outputs of a range whose windows see an element at a place, if the input is not dilated.
+    /// The outputs of a range whose windows see an element at a place, or a gap between two
+    /// elements of a dilated input.
     fn seeing(&self, place: usize, outputs: &Range<usize>) -> Range<usize> {
-        let stride = self.window.stride as i64;
-        let before = self.window.pad_low - place as i64 * self.window.rhs_dilate as i64;
+        let WindowDim { stride, pad_low, lhs_dilate, rhs_dilate, .. } = self.window;
+        let stride = stride as i64;
+        let before = pad_low - place as i64 * rhs_dilate as i64;
+        let extent = (self.len as i64 - 1) * lhs_dilate as i64 + 1;
         let up = |value: i64| value.div_euclid(stride) + i64::from(value.rem_euclid(stride) != 0);
         let clamp = |value: i64| value.clamp(outputs.start as i64, outputs.end as i64) as usize;
-        let (first, end) = (clamp(up(before)), clamp(up(before + self.len as i64)));
+        let (first, end) = (clamp(up(before)), clamp(up(before + extent.max(0))));
         first..end.max(first)
+    }
+
+    /// The first of those that sees an element. They repeat after `lhs_dilate` outputs at most.
+    fn first_seeing(&self, place: usize, outputs: &Range<usize>) -> Option<usize> {
+        let mut outputs = outputs.clone().take(self.window.lhs_dilate as usize);
+        outputs.find(|&output| self.seen(output, place).is_some())
     }
 
     /// The next neighbouring outputs of a range whose windows see an element at a place.
     pub(super) fn next_seeing(&self, place: usize, outputs: Range<usize>) -> Option<Range<usize>> {
-        let found = match self.window.lhs_dilate {
-            1 => self.seeing(place, &outputs),
-            _ => {
-                let mut outputs = outputs;
-                let first = outputs.find(|&output| self.seen(output, place).is_some())?;
-                first..first + 1
-            }
-        };
-        (!found.is_empty()).then_some(found)
+        let seeing = self.seeing(place, &outputs);
+        let first = self.first_seeing(place, &seeing)?;
+        Some(if self.window.lhs_dilate == 1 { seeing } else { first..first + 1 })
     }
 
     /// The places of an output's window that see an element, if neither is dilated.
-    fn places(&self, output: usize) -> Range<usize> {
+    pub(super) fn places(&self, output: usize) -> Range<usize> {
         let start = output as i64 * self.window.stride as i64 - self.window.pad_low;
         let clamp = |value: i64| value.clamp(0, self.window.size as i64) as usize;
         let (first, end) = (clamp(-start), clamp(self.len as i64 - start));
@@ -356,24 +359,23 @@ impl Space {
     /// `from` must be the first element of a line of the input, `to` as long as the outputs.
     unsafe fn fill<T: GemmReal>(&self, from: *const T, seen: Neighbours, to: *mut T) {
         let Neighbours { place, outputs } = seen;
+        let seeing = self.seeing(place, &outputs);
+        let first = self.first_seeing(place, &seeing).unwrap_or(seeing.end);
+        let (stride, dilation) = (self.window.stride as usize, self.window.lhs_dilate as usize);
+        // Every so many outputs see an element.
+        let period = (1..dilation).find(|by| by * stride % dilation == 0).unwrap_or(dilation);
+        let (before, count) = (first - outputs.start, (seeing.end - first).div_ceil(period));
         // SAFETY: the caller's promise.
         unsafe {
-            if self.window.lhs_dilate != 1 {
-                for (number, output) in outputs.clone().enumerate() {
-                    let offset = self.seen(output, place);
-                    *to.add(number) = offset.map_or(T::ZERO, |offset| *from.offset(offset));
-                }
-                return;
+            clear(to, if period == 1 { before } else { outputs.len() });
+            if let Some(place) = self.seen(first, place).filter(|_| count > 0) {
+                let by = (stride * period / dilation) as isize * self.by;
+                let to = Stepped { start: to.add(before), by: period as isize };
+                copy_row(Stepped { start: from.offset(place), by }, to, count);
             }
-            let seeing = self.seeing(place, &outputs);
-            let before = seeing.start - outputs.start;
-            clear(to, before);
-            if let Some(first) = self.seen(seeing.start, place).filter(|_| !seeing.is_empty()) {
-                let by = self.window.stride as isize * self.by;
-                let from = Stepped { start: from.offset(first), by };
-                copy_row(from, Stepped { start: to.add(before), by: 1 }, seeing.len());
+            if period == 1 {
+                clear(to.add(before + count), outputs.len() - before - count);
             }
-            clear(to.add(before + seeing.len()), outputs.end - seeing.end);
         }
     }
 }

@@ -183,19 +183,29 @@ impl Transfer {
         let paired = reader.filter(|_| {
             self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4
         });
+        // Rows that are written one behind the other are copied together.
+        let is_behind = |dim: &usize| self.to[*dim] == self.dims[last] as isize;
+        let joined = last.checked_sub(1).filter(is_behind);
+        let joined = joined.filter(|_| paired.is_none() && self.to[last] == 1);
         let mut outer = [0usize; MOST_DIMS];
         loop {
-            let walked = (0..last).filter(|&dim| Some(dim) != paired);
+            let walked = (0..last).filter(|&dim| Some(dim) != paired && Some(dim) != joined);
             let (mut a, mut b) = (0isize, 0isize);
             for dim in walked.clone() {
                 a += outer[dim] as isize * self.from[dim];
                 b += outer[dim] as isize * self.to[dim];
             }
-            // SAFETY: the places of the first element of this row or plane; the caller's promise.
+            // SAFETY: the places of the first element of this row, rows or plane; the caller's
+            // promise.
             unsafe {
-                match paired {
-                    Some(dim) => self.plane(dim, from.offset(a), to.offset(b)),
-                    None => copy_row(
+                match (paired, joined) {
+                    (Some(dim), _) => self.plane(dim, from.offset(a), to.offset(b)),
+                    (_, Some(dim)) => {
+                        let by = [self.from[dim], self.from[last]];
+                        let rows = CopiedRows { count: self.dims[dim], len: self.dims[last], by };
+                        rows.copy(from.offset(a), to.offset(b));
+                    }
+                    _ => copy_row(
                         Stepped { start: from.offset(a), by: self.from[last] },
                         Stepped { start: to.offset(b), by: self.to[last] },
                         self.dims[last],
@@ -278,6 +288,65 @@ unsafe fn copy_every<T: Copy, const STEP: usize>(from: *const T, to: *mut T, len
     }
 }
 
+/// CopiedRows that are read with some steps, and written one behind the other.
+#[derive(Clone, Copy)]
+struct CopiedRows {
+    count: usize,
+    len: usize,
+    /// The steps from row to row, and within a row.
+    by: [isize; 2],
+}
+
+impl CopiedRows {
+    /// # Safety
+    /// `from` must hold all elements that the steps lead to, `to` as many, and they must not
+    /// overlap.
+    #[inline]
+    unsafe fn copy<T: Copy>(self, from: *const T, to: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Short rows of a known length are copied without a loop.
+            match self.len {
+                1 => copy_row(
+                    Stepped { start: from, by: self.by[0] },
+                    Stepped { start: to, by: 1 },
+                    self.count,
+                ),
+                2 => self.copy_short::<T, 2>(from, to),
+                3 => self.copy_short::<T, 3>(from, to),
+                4 => self.copy_short::<T, 4>(from, to),
+                8 => self.copy_short::<T, 8>(from, to),
+                16 => self.copy_short::<T, 16>(from, to),
+                len => (0..self.count).for_each(|row| {
+                    let from = from.offset(row as isize * self.by[0]);
+                    let to = Stepped { start: to.add(row * len), by: 1 };
+                    copy_row(Stepped { start: from, by: self.by[1] }, to, len);
+                }),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`CopiedRows::copy`], and rows must have this length.
+    #[inline]
+    unsafe fn copy_short<T: Copy, const LEN: usize>(self, from: *const T, to: *mut T) {
+        let [by, within] = self.by;
+        // SAFETY: the caller's promise.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<[T; LEN]>(), self.count) };
+        for (row, to) in to.iter_mut().enumerate() {
+            let from = from.wrapping_offset(row as isize * by);
+            // SAFETY: the elements of a row; the caller's promise.
+            *to = unsafe {
+                match within {
+                    1 => *from.cast::<[T; LEN]>(),
+                    0 => [*from; LEN],
+                    _ => std::array::from_fn(|i| *from.offset(i as isize * within)),
+                }
+            };
+        }
+    }
+}
+
 /// Reads elements of a loop, in the loop's order, into one block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LoopWalk {
@@ -328,17 +397,33 @@ impl LoopWalk {
         let mut at = if rank == 0 { 0 } else { index[rank - 1] };
         while done < len {
             let run = (inner - at).min(len - done);
-            // SAFETY: a run of the innermost dimension; the caller's promise.
+            let rows = match rank > 1 && at == 0 {
+                true => ((len - done) / inner).min(self.dims[rank - 2] - index[rank - 2]),
+                false => 0,
+            };
+            // SAFETY: a run of the innermost dimension, or of the two innermost ones; the caller's
+            // promise.
             unsafe {
-                let from = Stepped { start: from.offset(place), by };
-                copy_row(from, Stepped { start: to.add(done), by: 1 }, run);
+                let (from, to) = (from.offset(place), to.add(done));
+                if rows > 1 {
+                    let by = [self.by[rank - 2] as isize, by];
+                    CopiedRows { count: rows, len: inner, by }.copy(from, to);
+                } else {
+                    copy_row(Stepped { start: from, by }, Stepped { start: to, by: 1 }, run);
+                }
             }
-            done += run;
+            done += run.max(rows * inner);
             if done >= len {
                 return;
             }
             place -= at as isize * by;
             at = 0;
+            // The last of several rows is left like a single one.
+            let skipped = rows.saturating_sub(1);
+            if skipped > 0 {
+                index[rank - 2] += skipped;
+                place += skipped as isize * self.by[rank - 2] as isize;
+            }
             for dim in (0..rank.saturating_sub(1)).rev() {
                 index[dim] += 1;
                 place += self.by[dim] as isize;
