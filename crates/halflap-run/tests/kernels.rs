@@ -368,3 +368,30 @@ fn products_of_slices_are_those_of_copies() {
         }
     }
 }
+
+#[test]
+fn convolutions_are_the_same_on_any_number_of_threads() {
+    let mut random = Random(71);
+    for (input, kernel, out, attributes) in [
+        // Depthwise, dilated, and with windows that see padding nearly everywhere.
+        (vec![2, 21, 20, 32], vec![3, 3, 1, 32], vec![2, 21, 20, 32], "size=3x3 pad=1_1x1_1"),
+        (
+            vec![2, 16, 16, 8],
+            vec![3, 3, 8, 8],
+            vec![2, 33, 33, 8],
+            "size=3x3 pad=2_2x2_2 lhs_dilate=2x2",
+        ),
+        (vec![1, 8, 8, 4], vec![64, 64, 4, 4], vec![1, 71, 71, 4], "size=64x64 pad=63_63x63_63"),
+    ] {
+        let groups = input[3] / kernel[2];
+        let text = format!(
+            "HloModule m\nENTRY e {{\n x = f32[{}] parameter(0)\n k = f32[{}] parameter(1)\n \
+             ROOT c = f32[{}] convolution(x, k), window={{{attributes}}}, \
+             dim_labels=b01f_01io->b01f, feature_group_count={groups}\n}}\n",
+            list(&input),
+            list(&kernel),
+            list(&out),
+        );
+        alike(&text, &[random.floats(&input), random.floats(&kernel)]);
+    }
+}

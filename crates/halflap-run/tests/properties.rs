@@ -486,6 +486,23 @@ fn convolutions_in_any_layout() {
     }
 }
 
+#[test]
+fn depthwise_convolutions() {
+    let mut random = Random(63);
+    for _ in 0..ROUNDS / 3 {
+        let Some(conv) = AnyConv::by_chance(&mut random, 12) else { continue };
+        // Features lie next to each other in all arrays, or not in the kernel.
+        let kernel = ["01io", "0i1o", "o01i"][random.below(3)];
+        let labels = ["b01f", kernel, "0b1f"].map(|labels| labels.chars().collect());
+        let groups = random.between(8, 19);
+        let conv = AnyConv { inputs: 1, outputs: 1, groups, is_by_batch: false, labels, ..conv };
+        let (x, k) = (random.floats(&conv.shape(0)), random.floats(&conv.shape(1)));
+        let expected: Vec<f32> =
+            indices(&conv.shape(2)).iter().map(|index| conv.sum(&x, &k, index)).collect();
+        assert_close(run_entry(&conv.text(), &[x, k])[0].slice(), &expected, 1e-5);
+    }
+}
+
 /// Windows over some dimensions, with others before and after. The initial value counts once, also
 /// where it is not neutral.
 #[test]

@@ -5,7 +5,8 @@
 //! both dilations, reversed windows, groups of features or of batches. The matrix is made in pieces
 //! that fit the second-level cache, and operands are read and the result is written where they are,
 //! unless their dimensions cannot be walked as one. bf16 and f16 are computed in f32 and rounded
-//! once. If most positions of the windows see padding, only the others are computed (`sparse`).
+//! once. If most positions of the windows see padding, or every group is a feature, no matrix is
+//! made (`sparse`).
 
 use halflap_hlo::ConvDims;
 
@@ -17,12 +18,14 @@ use super::formula::{Convolving, TermId};
 use super::matrix::{GemmReal, MatrixProduct, MatrixView};
 use super::moves::{ConvertStage, CopyStage};
 use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
-use super::sparse::{Extents, Sight, SparseArray, SparseConv, few_seen};
+use super::sparse::{ClearStage, Extents, SparseArray, SparseConv, is_sparse, seen_along};
 use super::walk::{MOST_DIMS, strides};
 use crate::tensor::DType;
 
 /// How many elements of the matrix are made at once.
 const PIECE: usize = 64 * 1024;
+/// With at least so many features, a depthwise convolution adds up vectors of them.
+const LEAST_FEATURES: usize = 8;
 
 pub(super) fn plan(
     planner: &mut Planner<'_>,
@@ -54,9 +57,9 @@ pub(super) fn plan(
         dims: &term.dims,
         dtype: computed,
     };
-    match few_seen(&shape.extents) {
-        Some(few) => {
-            let sparse = shape.sparse(&arrays, few, term.len());
+    match shape.sparse(&arrays) {
+        Some(sparse) => {
+            planner.add_helper(ClearStage { to: result, bytes: term.len() * computed.size() });
             planner.add(sparse);
         }
         None => DenseConv::new(&shape, arrays).plan(planner),
@@ -153,7 +156,13 @@ impl<'n> ConvShape<'n> {
         }
     }
 
-    fn sparse(&self, arrays: &ConvArrays<'_>, few: Vec<Vec<Sight>>, len: usize) -> SparseConv {
+    /// As single places, if that is faster than a product of matrices.
+    fn sparse(&self, arrays: &ConvArrays<'_>) -> Option<SparseConv> {
+        let is_sparse = is_sparse(&self.extents);
+        let is_narrow = self.inputs == 1 && self.outputs == 1 && self.groups >= LEAST_FEATURES;
+        if !is_sparse && !is_narrow {
+            return None;
+        }
         let ConvArrays { input, kernel, result, .. } = arrays;
         let outputs = |by: i64| self.outputs as isize * by as isize;
         let array = |strided: &Strided, spatial: &[usize], group: isize| SparseArray {
@@ -164,9 +173,10 @@ impl<'n> ConvShape<'n> {
         };
         let axis = |count: usize, by: i64| ConvAxis { count, by: by as isize };
         let dims = self.dims;
-        SparseConv {
+        let sparse = SparseConv {
             dtype: arrays.dtype,
-            few,
+            sights: self.extents.iter().map(seen_along).collect(),
+            rows: self.extents.first().map_or(1, |extents| extents.outputs),
             input: array(input, &dims.input_spatial, self.input_group(input)),
             kernel: array(kernel, &dims.kernel_spatial, outputs(kernel.by[dims.kernel_output])),
             to: array(result, &dims.output_spatial, outputs(result.by[dims.output_feature])),
@@ -177,8 +187,8 @@ impl<'n> ConvShape<'n> {
                 .map(|by| axis(self.inputs, by)),
             outputs: [kernel.by[dims.kernel_output], result.by[dims.output_feature]]
                 .map(|by| axis(self.outputs, by)),
-            len,
-        }
+        };
+        (is_sparse || sparse.is_depthwise()).then_some(sparse)
     }
 }
 

@@ -1,4 +1,6 @@
-//! Convolutions whose windows see padding nearly everywhere: only what is seen is computed.
+//! Convolutions without a matrix of windows: each place that a window sees is added to its sum.
+//! They are used if windows see padding nearly everywhere, and for depthwise ones, whose groups are
+//! too small to be products of matrices.
 
 use std::ops::Range;
 
@@ -7,7 +9,7 @@ use halflap_hlo::WindowDim;
 use super::Buffers;
 use super::columns::ConvAxis;
 use super::matrix::GemmReal;
-use super::plan::{ArraySlot, KernelStage};
+use super::plan::{ArraySlot, KernelStage, parts_of};
 use super::walk::each_index;
 use crate::tensor::DType;
 
@@ -39,8 +41,8 @@ fn reached(window: &WindowDim, len: usize, output: usize) -> Range<i64> {
     first..(end.div_euclid(dilation) + 1).min(len as i64)
 }
 
-/// What the windows see in each dimension; nothing if that is dense.
-pub(super) fn few_seen(dims: &[Extents]) -> Option<Vec<Vec<Sight>>> {
+/// Whether windows see so little that only that is computed.
+pub(super) fn is_sparse(dims: &[Extents]) -> bool {
     let (mut most, mut all) = (1usize, 1usize);
     for Extents { window, len, outputs } in dims {
         let count = |output: usize| {
@@ -50,11 +52,11 @@ pub(super) fn few_seen(dims: &[Extents]) -> Option<Vec<Vec<Sight>>> {
         most = most.saturating_mul((0..*outputs).map(count).sum());
         all = all.saturating_mul(outputs.saturating_mul(window.size as usize));
     }
-    (most.saturating_mul(SPARSE) < all).then(|| dims.iter().map(seen_along).collect())
+    most.saturating_mul(SPARSE) < all
 }
 
-/// What the windows see in one dimension.
-fn seen_along(Extents { window, len, outputs }: &Extents) -> Vec<Sight> {
+/// What the windows see in one dimension, by outputs.
+pub(super) fn seen_along(Extents { window, len, outputs }: &Extents) -> Vec<Sight> {
     let size = window.size as usize;
     let mut sights = Vec::new();
     for output in 0..*outputs {
@@ -81,10 +83,13 @@ pub(super) struct SparseArray {
     pub(super) group: isize,
 }
 
-/// A convolution of which only some places are computed, one after the other.
+/// A convolution whose places are computed one after the other; its result was cleared before.
 pub(super) struct SparseConv {
     pub(super) dtype: DType,
-    pub(super) few: Vec<Vec<Sight>>,
+    /// What windows see in each dimension.
+    pub(super) sights: Vec<Vec<Sight>>,
+    /// The extent of the result in the first one.
+    pub(super) rows: usize,
     pub(super) input: SparseArray,
     pub(super) kernel: SparseArray,
     pub(super) to: SparseArray,
@@ -94,8 +99,6 @@ pub(super) struct SparseConv {
     pub(super) batches: [ConvAxis; 2],
     pub(super) inputs: [ConvAxis; 2],
     pub(super) outputs: [ConvAxis; 2],
-    /// How many elements the result has.
-    pub(super) len: usize,
 }
 
 impl SparseConv {
@@ -106,17 +109,22 @@ impl SparseConv {
             |array: &SparseArray| buffers.read(array.slot).cast::<T>().wrapping_offset(array.base);
         let (input, kernel) = (start(&self.input), start(&self.kernel));
         let to = buffers.write(self.to.slot).cast::<T>();
-        // SAFETY: the result has as many elements.
-        unsafe { std::slice::from_raw_parts_mut(to, self.len).fill(T::ZERO) };
-        let counts: Vec<usize> = self.few.iter().map(Vec::len).collect();
+        let first = self.first_sights(&buffers.share(self.rows));
+        let mut counts: Vec<usize> = self.sights.iter().map(Vec::len).collect();
+        counts.first_mut().into_iter().for_each(|count| *count = first.len());
         each_index(&counts, |at| {
             let (mut from, mut factor, mut sum) = (input, kernel, to);
             for (dim, &number) in at.iter().enumerate() {
-                let Sight { output, place, element } = self.few[dim][number];
+                let number = if dim == 0 { first.start + number } else { number };
+                let Sight { output, place, element } = self.sights[dim][number];
                 let by = |index: usize, array: &SparseArray| index as isize * array.spatial[dim];
                 from = from.wrapping_offset(by(element, &self.input));
                 factor = factor.wrapping_offset(by(place, &self.kernel));
                 sum = sum.wrapping_offset(by(output, &self.to));
+            }
+            if self.is_depthwise() {
+                // SAFETY: elements of the operands and of the result.
+                return unsafe { self.add_features(from, factor, sum) };
             }
             for group in 0..self.groups as isize {
                 let (from, factor, sum) = (
@@ -128,6 +136,43 @@ impl SparseConv {
                 unsafe { self.add(from, factor, sum) };
             }
         });
+    }
+
+    /// The sights of some outputs of the first dimension.
+    fn first_sights(&self, rows: &Range<usize>) -> Range<usize> {
+        let Some(sights) = self.sights.first() else { return 0..1 };
+        let before = |row: usize| sights.partition_point(|sight| sight.output < row);
+        before(rows.start)..before(rows.end)
+    }
+
+    /// Whether each group is a feature, and features lie next to each other.
+    pub(super) fn is_depthwise(&self) -> bool {
+        let is_single = self.inputs[0].count == 1 && self.outputs[0].count == 1;
+        is_single && [&self.input, &self.kernel, &self.to].iter().all(|array| array.group == 1)
+    }
+
+    /// Adds the products of one place to the sums of one position, for all features.
+    ///
+    /// # Safety
+    /// The pointers must be the first elements of the first group, and the convolution depthwise.
+    unsafe fn add_features<T: GemmReal>(&self, from: *const T, factor: *const T, to: *mut T) {
+        let [batch_from, batch_to] = self.batches;
+        // SAFETY: the caller's promise.
+        let factors = unsafe { std::slice::from_raw_parts(factor, self.groups) };
+        for batch in 0..batch_from.count as isize {
+            // SAFETY: as above; the result is not an operand.
+            let (values, sums) = unsafe {
+                let from = from.offset(batch * batch_from.by);
+                let to = to.offset(batch * batch_to.by);
+                (
+                    std::slice::from_raw_parts(from, self.groups),
+                    std::slice::from_raw_parts_mut(to, self.groups),
+                )
+            };
+            for ((sum, &value), &factor) in sums.iter_mut().zip(values).zip(factors) {
+                *sum = *sum + factor * value;
+            }
+        }
     }
 
     /// Adds the products of one place to the sums of one position.
@@ -162,6 +207,33 @@ impl KernelStage for SparseConv {
                 _ => self.sum::<f32>(buffers),
             }
         }
+    }
+
+    /// Outputs of the first dimension are shared out.
+    fn parts(&self) -> usize {
+        let [batches, inputs, outputs] =
+            [self.batches, self.inputs, self.outputs].map(|axes| axes[0].count);
+        let sights: usize = self.sights.iter().map(Vec::len).product();
+        let work = sights * self.groups * batches * inputs * outputs;
+        if self.sights.is_empty() { 1 } else { parts_of(work, self.rows) }
+    }
+}
+
+/// Sets all bytes of an array to zero.
+pub(super) struct ClearStage {
+    pub(super) to: ArraySlot,
+    pub(super) bytes: usize,
+}
+
+impl KernelStage for ClearStage {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let share = buffers.share(self.bytes);
+        // SAFETY: the array has as many bytes.
+        unsafe { buffers.write(self.to).add(share.start).write_bytes(0, share.len()) };
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.bytes / 4, self.bytes)
     }
 }
 
