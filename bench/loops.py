@@ -5,8 +5,7 @@
 
 Loops: one that only counts; one with a small body; one that writes one row of a large array in
 every iteration, which must be done in place; a loop in a loop; a branch in a loop; and one with an
-all-reduce on two ranks, which cannot run on one thread. Prints the least time of an iteration over
-all rounds, in microseconds.
+all-reduce on two ranks. Prints the least time of an iteration over all rounds, in microseconds.
 """
 
 import argparse

@@ -218,6 +218,10 @@ impl ReduceWindow {
                 fill(element, self.memory(buffers, index, BlockUse::Sum), len);
             }
         }
+        if let Some(fast) = self.fast.filter(|_| self.has_long_lines()) {
+            // SAFETY: the caller's promise, passed on.
+            return unsafe { self.scan(buffers, fast, block) };
+        }
         let last = self.last();
         let sizes: [usize; MOST_DIMS] = std::array::from_fn(|dim| {
             self.outer.get(dim).copied().unwrap_or(if dim == self.outer.len() {
@@ -227,10 +231,9 @@ impl ReduceWindow {
             })
         });
         each_index(&sizes[..self.spaces.len()], |place| {
-            let mut outer = self.spaces.iter().take(self.outer.len()).enumerate();
-            let row = outer
-                .try_fold(0, |at, (dim, space)| Some(at + space.seen(block.row[dim], place[dim])?));
-            let (Some(row), place) = (row, place[self.outer.len()]) else { return };
+            let (Some(row), place) = (self.row(block, place), place[self.outer.len()]) else {
+                return;
+            };
             // Where there is no element, nothing is combined.
             let mut from = block.outputs.start;
             while let Some(outputs) = last.next_seeing(place, from..block.outputs.end) {
@@ -245,6 +248,48 @@ impl ReduceWindow {
                             self.combine(buffers, table, &run);
                         }
                     }
+                }
+            }
+        });
+    }
+
+    /// Where the row of the array begins that a place of the window sees, in positions.
+    fn row(&self, block: &WindowBlock, place: &[usize]) -> Option<isize> {
+        let mut outer = self.spaces.iter().take(self.outer.len()).enumerate();
+        outer.try_fold(0, |at, (dim, space)| Some(at + space.seen(block.row[dim], place[dim])?))
+    }
+
+    /// Whether each window sees more neighbours than there are windows in a row: they are combined
+    /// window by window, in the same order.
+    fn has_long_lines(&self) -> bool {
+        let (last, dtype) = (self.last(), self.arrays[0].dtype);
+        self.tail == 1
+            && widen(dtype).is_none()
+            && (last.window.lhs_dilate, last.window.rhs_dilate) == (1, 1)
+            && last.size() > last.outputs
+    }
+
+    /// Combines the elements of a single array, window by window.
+    ///
+    /// # Safety
+    /// See [`KernelStage::run`]; lines must be long.
+    unsafe fn scan(&self, buffers: &Buffers<'_>, fast: FastCombine, block: &WindowBlock) {
+        let (array, last) = (&self.arrays[0], self.last());
+        let size = array.dtype.size();
+        let [sums, passed] =
+            [BlockUse::Sum, BlockUse::Seen].map(|which| self.memory(buffers, 0, which));
+        each_index(&self.outer, |place| {
+            let Some(row) = self.row(block, place) else { return };
+            for (number, output) in block.outputs.clone().enumerate() {
+                let places = last.places(output);
+                let Some(first) = last.seen(output, places.start) else { continue };
+                let from = buffers.read(array.from).wrapping_add((row + first) as usize * size);
+                for start in (0..places.len()).step_by(BLOCK) {
+                    let count = BLOCK.min(places.len() - start);
+                    let (from, sum) =
+                        (from.wrapping_add(start * size), sums.wrapping_add(number * size));
+                    // SAFETY: elements that the window sees, a sum, and a block of local memory.
+                    unsafe { (fast.scan)(from, sum, passed, count) };
                 }
             }
         });
