@@ -21,9 +21,6 @@ use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::sync::locked;
 use crate::tensor::AlignedBytes;
 
-/// How long a rank waits for others before it sleeps.
-const AWAKE: Duration = Duration::from_micros(100);
-
 /// A set of devices, and the number of its earlier collectives.
 type ExchangeKey = (CommId, usize, u64);
 
@@ -35,8 +32,6 @@ pub(crate) struct Hub {
     fate: Arc<Fate>,
     link: Option<EmulatedLink>,
     ranks: usize,
-    /// Whether every rank has a core to itself.
-    has_cores: bool,
     meetings: Mutex<HashMap<ExchangeKey, Arc<OpenExchange>>>,
     barrier: OpenExchange,
     mail: Mutex<Mail>,
@@ -96,21 +91,8 @@ impl OpenExchange {
         OpenExchange { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until a condition holds; for a while without sleeping, because to be woken takes
-    /// longer than most collectives do.
-    fn until(
-        &self,
-        fate: &Fate,
-        awake: Duration,
-        holds: impl Fn(&ExchangeState) -> bool,
-    ) -> Result<(), Stopped> {
-        let began = (!awake.is_zero()).then(Instant::now);
-        while began.is_some_and(|began| began.elapsed() < awake) {
-            if holds(&locked(&self.state)) {
-                return Ok(());
-            }
-            (0..16).for_each(|_| std::hint::spin_loop());
-        }
+    /// Waits until a condition holds.
+    fn until(&self, fate: &Fate, holds: impl Fn(&ExchangeState) -> bool) -> Result<(), Stopped> {
         let mut state = locked(&self.state);
         while !holds(&state) {
             fate.check()?;
@@ -121,10 +103,10 @@ impl OpenExchange {
     }
 
     /// Counts this member, and waits until all have been counted.
-    fn gather(&self, fate: &Fate, awake: Duration, until: usize) -> Result<(), Stopped> {
+    fn gather(&self, fate: &Fate, until: usize) -> Result<(), Stopped> {
         locked(&self.state).count += 1;
         self.changed.notify_all();
-        self.until(fate, awake, |state| state.count >= until)
+        self.until(fate, |state| state.count >= until)
     }
 }
 
@@ -132,18 +114,7 @@ impl Hub {
     pub(crate) fn new(ranks: usize, fate: Arc<Fate>, link: Option<EmulatedLink>) -> Hub {
         let barrier = OpenExchange::of(ranks);
         let (meetings, mail, posted) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let has_cores =
-            std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ranks);
-        Hub { fate, link, ranks, has_cores, meetings, barrier, mail, posted }
-    }
-
-    /// How long a rank stays awake in a collective: if it has nothing else to do, and its core is
-    /// not needed by another.
-    fn awake(&self, exchange: &Exchange<'_>) -> Duration {
-        match self.has_cores && exchange.is_awaited() {
-            true => AWAKE,
-            false => Duration::ZERO,
-        }
+        Hub { fate, link, ranks, meetings, barrier, mail, posted }
     }
 
     /// The ranks that have not reached a collective that others wait in.
@@ -249,7 +220,6 @@ impl Transport for ThreadMember {
             place,
             members,
             rank: self.rank,
-            awake: self.hub.awake(exchange),
         };
         session.run()?;
         if let Some(link) = &self.hub.link {
@@ -288,9 +258,7 @@ impl Transport for ThreadMember {
         state.count += 1;
         drop(state);
         self.hub.barrier.changed.notify_all();
-        self.hub
-            .barrier
-            .until(&self.hub.fate, Duration::ZERO, |state| state.count >= (round + 1) * ranks)
+        self.hub.barrier.until(&self.hub.fate, |state| state.count >= (round + 1) * ranks)
     }
 }
 
@@ -326,7 +294,7 @@ impl ThreadMember {
         }
         drop(state);
         meeting.changed.notify_all();
-        meeting.until(&self.hub.fate, self.hub.awake(exchange), |state| state.met.is_some())
+        meeting.until(&self.hub.fate, |state| state.met.is_some())
     }
 }
 
@@ -357,8 +325,6 @@ struct Session<'a> {
     place: usize,
     members: usize,
     rank: usize,
-    /// How long to wait without sleeping.
-    awake: Duration,
 }
 
 /// The operands of all members of a ragged collective.
@@ -401,7 +367,7 @@ impl Session<'_> {
             self.fill(index, &came, to);
             beside.push(memory);
         }
-        self.meeting.gather(self.fate, self.awake, self.members)?;
+        self.meeting.gather(self.fate, self.members)?;
         for ((array, out), memory) in collective.arrays.iter().zip(self.exchange.outs).zip(&beside)
         {
             if let Some(memory) = memory {
@@ -516,7 +482,7 @@ impl Session<'_> {
                 combiner.combine(&parts, out);
             }
         }
-        self.meeting.gather(self.fate, self.awake, self.members)?;
+        self.meeting.gather(self.fate, self.members)?;
         for ((array, out), reduced) in
             collective.arrays.iter().zip(self.exchange.outs).zip(reduced.iter())
         {
