@@ -107,7 +107,8 @@ impl Composer<'_, '_> {
         self.builder.formula.term(id)
     }
 
-    fn add(&mut self, op: Op, dtype: DType, dims: Vec<usize>, args: Vec<TermId>) -> TermId {
+    fn add(&mut self, op: Op, kind: ArrayType, args: Vec<TermId>) -> TermId {
+        let ArrayType { dtype, dims } = kind;
         self.builder.formula.push(Term { op, dtype, dims, args, origin: self.instr })
     }
 
@@ -115,7 +116,7 @@ impl Composer<'_, '_> {
     fn elementwise(&mut self, op: Op, args: &[TermId]) -> TermId {
         let Term { dtype, ref dims, .. } = *self.term(args[0]);
         let dims = dims.clone();
-        self.add(op, dtype, dims, args.to_vec())
+        self.add(op, ArrayType { dtype, dims }, args.to_vec())
     }
 
     fn unary(&mut self, opcode: Opcode, of: TermId) -> TermId {
@@ -128,24 +129,26 @@ impl Composer<'_, '_> {
 
     fn compare(&mut self, a: TermId, direction: CompareOp, b: TermId) -> TermId {
         let dims = self.term(a).dims.clone();
-        self.add(Op::Compare { direction, is_total: false }, DType::Pred, dims, vec![a, b])
+        let kind = ArrayType { dtype: DType::Pred, dims };
+        self.add(Op::Compare { direction, is_total: false }, kind, vec![a, b])
     }
 
     fn select(&mut self, condition: TermId, yes: TermId, no: TermId) -> TermId {
         let Term { dtype, ref dims, .. } = *self.term(yes);
         let dims = dims.clone();
-        self.add(Op::Select, dtype, dims, vec![condition, yes, no])
+        self.add(Op::Select, ArrayType { dtype, dims }, vec![condition, yes, no])
     }
 
     fn convert(&mut self, of: TermId, dtype: DType) -> TermId {
         let dims = self.term(of).dims.clone();
-        self.add(Op::Convert, dtype, dims, vec![of])
+        self.add(Op::Convert, ArrayType { dtype, dims }, vec![of])
     }
 
     fn scalar(&mut self, value: &Literal, dtype: DType) -> Result<TermId, Unsupported> {
         let unsupported = || self.builder.unsupported(self.instr, Gap::OfType(dtype));
         let bytes = literal::bytes(value, dtype).ok_or_else(unsupported)?;
-        Ok(self.add(Op::Constant(bytes.into()), dtype, Vec::new(), Vec::new()))
+        let kind = ArrayType { dtype, dims: Vec::new() };
+        Ok(self.add(Op::Constant(bytes.into()), kind, Vec::new()))
     }
 
     /// A real number in every element of an array like another.
@@ -176,7 +179,7 @@ impl Composer<'_, '_> {
     /// A number for each feature, in all elements of that feature.
     fn spread(&mut self, each: TermId, features: &Features, like: TermId) -> TermId {
         let (dtype, dims) = (self.term(each).dtype, self.term(like).dims.clone());
-        self.add(Op::Broadcast(vec![features.dim]), dtype, dims, vec![each])
+        self.add(Op::Broadcast(vec![features.dim]), ArrayType { dtype, dims }, vec![each])
     }
 
     /// The sum of the elements of each feature.
@@ -186,7 +189,8 @@ impl Composer<'_, '_> {
         let others = (0..dims.len()).filter(|&dim| dim != features.dim).collect();
         let zero = self.scalar(&Literal::Float(vec![0.0]), dtype)?;
         let combiner = Arc::new(addition(dtype, self.instr));
-        Ok(self.add(Op::Reduce { dims: others, combiner }, dtype, vec![extent], vec![of, zero]))
+        let kind = ArrayType { dtype, dims: vec![extent] };
+        Ok(self.add(Op::Reduce { dims: others, combiner }, kind, vec![of, zero]))
     }
 
     fn mean(&mut self, of: TermId, features: &Features) -> Result<TermId, Unsupported> {
@@ -308,7 +312,8 @@ impl Composer<'_, '_> {
         let mut args: Vec<TermId> = args.iter().map(|&arg| self.convert(arg, DType::U8)).collect();
         let byte = |this: &mut Self, value: u8| {
             let op = Op::Constant(Arc::new([value]));
-            let scalar = this.add(op, DType::U8, Vec::new(), Vec::new());
+            let kind = ArrayType { dtype: DType::U8, dims: Vec::new() };
+            let scalar = this.add(op, kind, Vec::new());
             this.builder.like(scalar, args[0])
         };
         let (own, others) = (byte(self, (1 << tiny.bits()) - 1), byte(self, 8 - tiny.bits() as u8));
