@@ -7,6 +7,7 @@
 
 mod keeps;
 mod levels;
+mod pipelines;
 mod report;
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use halflap::rewrite::TAIL;
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
 use halflap_hlo::change::{
-    self, CarriedBuffers, ChangeError, Found, MergeClass, Recipe, RecipeKind,
+    self, CarriedBuffers, ChangeError, Found, MergeClass, Recipe, RecipeKind, Shift,
 };
 use halflap_hlo::{Module, Sameness, same};
 
@@ -308,7 +309,7 @@ impl<T> Maker<'_, T> {
             best = self.kept(best, alone)?;
         }
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
-            best = self.pipelined(best)?;
+            best = self.pipelined(best, alone)?;
         }
         let leveled = match allowed.kinds.contains(&RecipeKind::Levels) {
             true => self.on_two_levels(best.as_ref(), allowed)?,
@@ -418,7 +419,7 @@ impl<T> Maker<'_, T> {
             || change::find_shards(module).iter().any(is_found)
             || is_allowed(RecipeKind::Keep) && !change::find_keeps(module).is_empty()
             || is_allowed(RecipeKind::Pipeline)
-                && !change::find_pipelines(module, CarriedBuffers::One).is_empty()
+                && !change::find_pipelines(module, CarriedBuffers::One, &Shift::ALL).is_empty()
             || is_allowed(RecipeKind::Split)
                 && change::find_splits(module, PIECES[1]).iter().any(|of| is_fit(of.is_exact))
             || is_allowed(RecipeKind::Levels)
@@ -467,25 +468,6 @@ impl<T> Maker<'_, T> {
             with = Some(tried);
         }
         Ok(with.or(best))
-    }
-
-    /// The same with gathers of loops an iteration ahead: of all loops, or of one where that is
-    /// better or all do not fit into memory.
-    fn pipelined(&self, best: Option<Tried<T>>) -> Result<Option<Tried<T>>, Failed> {
-        let module = self.module_after(best.as_ref());
-        let mut sets = Vec::new();
-        for buffers in [CarriedBuffers::One, CarriedBuffers::Two] {
-            let all = change::find_pipelines(module, buffers);
-            sets.push(all.clone());
-            if all.len() > 1 {
-                sets.extend(all.into_iter().map(|one| vec![one]));
-            }
-        }
-        let mut with: Option<Tried<T>> = None;
-        for set in sets.into_iter().filter(|set| !set.is_empty()) {
-            with = self.shorter(with, self.tried(best.as_ref(), set)?);
-        }
-        Ok(self.shorter(best, with))
     }
 
     fn shorter(&self, best: Option<Tried<T>>, other: Option<Tried<T>>) -> Option<Tried<T>> {
@@ -602,34 +584,6 @@ impl<T> Maker<'_, T> {
         Ok(found.map(|tried| (tried, last)))
     }
 
-    /// The loops that communicate and are not pipelined, and why.
-    fn loops(&self, chosen: &Chosen<T>) -> Vec<(String, String)> {
-        let is_allowed = self
-            .args
-            .allowed_recipes()
-            .is_some_and(|allowed| allowed.kinds.contains(&RecipeKind::Pipeline));
-        if !is_allowed || !chosen.is_tried {
-            return Vec::new();
-        }
-        let changed = chosen.changed.as_ref().map(|(subject, _)| module_of(subject, self.hlo));
-        let pipelined: Vec<String> = chosen
-            .recipes
-            .iter()
-            .filter(|(recipe, _)| recipe.kind() == RecipeKind::Pipeline)
-            .filter_map(|(_, into)| change::loop_around(changed?, into.split(", ").next()?))
-            .collect();
-        change::find_loops(&self.hlo.module)
-            .into_iter()
-            .filter(|found| !pipelined.contains(&found.name))
-            .map(|found| {
-                let no_gain = "gathers an iteration ahead make the step no shorter, or do not fit \
-                               into the memory limit";
-                let why = found.stays.map_or(no_gain.to_owned(), |why| why.to_string());
-                (found.name, why)
-            })
-            .collect()
-    }
-
     /// Whether the changed module is slower than the old one in most variations of run times.
     fn is_lost(&self, before: &InOrder<'_, T>, after: &InOrder<'_, T>) -> Result<bool, Failed> {
         let (mut longer, mut all) = (0, 0);
@@ -657,7 +611,9 @@ fn still_there(module: &Module, stage: Vec<Recipe>) -> Vec<Recipe> {
             return stage.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
         }
         (RecipeKind::Keep, _) => change::find_keeps(module),
-        (RecipeKind::Pipeline, _) => change::find_pipelines(module, CarriedBuffers::One),
+        (RecipeKind::Pipeline, _) => {
+            change::find_pipelines(module, CarriedBuffers::One, &Shift::ALL)
+        }
         (_, &Recipe::Levels { ranks_per_node, .. }) => {
             names(change::find_levels(module, ranks_per_node))
         }

@@ -2,7 +2,7 @@
 //! the proof accepts.
 
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, CarriedBuffers, ChangeError, LoopStays, Recipe};
+use halflap_hlo::change::{self, CarriedBuffers, ChangeError, LoopStays, Recipe, Shift};
 use halflap_hlo::{Different, Module, Sameness, same};
 
 const GROUPS: &str = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
@@ -336,7 +336,7 @@ fn pipeline(members: &[&str]) -> Recipe {
 #[test]
 fn a_loop_gathers_for_the_next_iteration() {
     let old = Module::read(looped()).unwrap();
-    assert_eq!(change::find_pipelines(&old, CarriedBuffers::Two), [pipeline(&["ag"])]);
+    assert_eq!(change::find_pipelines(&old, CarriedBuffers::Two, &Shift::ALL), [pipeline(&["ag"])]);
     let (new, into) = change::apply(&old, &[pipeline(&["ag"])]).unwrap();
     assert_eq!(into, ["ag.next"]);
     assert_eq!(same(&old, &new), Ok(Sameness::Exact));
@@ -358,7 +358,7 @@ fn a_loop_gathers_for_the_next_iteration() {
     let place = |what: &str| new.text().find(what).unwrap();
     assert!(place("%ag.next =") < place("add(%h, %ag)"), "it has a buffer of its own");
     assert!(
-        change::find_pipelines(&new, CarriedBuffers::Two).is_empty(),
+        change::find_pipelines(&new, CarriedBuffers::Two, &Shift::ALL).is_empty(),
         "it gathers ahead already"
     );
     let over = Recipe::Pipeline { members: vec!["ag".to_owned()], buffers: CarriedBuffers::One };
@@ -368,7 +368,7 @@ fn a_loop_gathers_for_the_next_iteration() {
     assert!(place("%ag.next =") > place("add(%h, %ag)"), "it overwrites what was read");
     assert!(new.text().contains("tuple(%j, %next, %w, %ag.next)"), "{}", new.text());
     assert!(
-        change::find_pipelines(&new, CarriedBuffers::Two).is_empty(),
+        change::find_pipelines(&new, CarriedBuffers::Two, &Shift::ALL).is_empty(),
         "it gathers ahead already"
     );
 }
@@ -396,7 +396,7 @@ fn loops_that_stay() {
         let text = looped().replacen(more, &format!("{extra}{more}"), 1);
         assert!(text.contains(from), "{from}");
         let module = Module::read(text.replace(from, to)).unwrap();
-        assert_eq!(change::find_pipelines(&module, CarriedBuffers::Two), [], "{to}");
+        assert_eq!(change::find_pipelines(&module, CarriedBuffers::Two, &Shift::ALL), [], "{to}");
         assert!(change::apply(&module, &[pipeline(&["ag"])]).is_err(), "{to}");
     }
 }
@@ -624,7 +624,7 @@ fn it_is_said_why_a_loop_is_not_pipelined() {
     assert_eq!(found(bound), Some(LoopStays::Controls));
     let old = Module::read(looped()).unwrap();
     let new = applied(&old, &[pipeline(&["ag"])]);
-    assert_eq!(found(new.text().to_owned()), Some(LoopStays::NoGather));
+    assert_eq!(found(new.text().to_owned()), Some(LoopStays::NoneLeft));
     assert_eq!(change::loop_around(&new, "ag.next"), Some(name("loop")));
     assert_eq!(change::loop_around(&new, "x"), None);
 }

@@ -14,13 +14,16 @@ use std::path::PathBuf;
 use common::Random;
 use halflap::import::unzip;
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind};
+use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind, Shift};
 use halflap_hlo::{Module, Sameness, same};
 use halflap_run::evaluate::Evaluator;
 use halflap_run::tensor::{DType, Tensor};
 
 /// Values that are passed around: 8 by 16 numbers.
 const WHOLE: &str = "f32[8,16]{1,0}";
+
+/// One for each iteration of a loop.
+const STACK: &str = "f32[3,8,16]{2,1,0}";
 
 struct Writer {
     random: Random,
@@ -293,14 +296,31 @@ impl Writer {
         if self.random.below(2) == 0 {
             let zero = self.line("constant", "s32[] constant(0)");
             let weights = self.value();
-            let parts = format!("({zero}, {value}, {weights})");
-            let state = self.line("tuple", &format!("(s32[], {WHOLE}, {WHOLE}) tuple{parts}"));
-            let done = format!(
-                "(s32[], {WHOLE}, {WHOLE}) while({state}), condition=%condition, body=%body"
-            );
+            let nought = self.line("constant", "f32[] constant(0)");
+            let spread = |of: &str| format!("{of} broadcast({nought}), dimensions={{}}");
+            let stack = self.line("broadcast", &spread(STACK));
+            // Now and then there is something in it already.
+            let total = match self.random.below(4) {
+                0 => self.value(),
+                _ => self.line("broadcast", &spread(WHOLE)),
+            };
+            let parts = format!("({zero}, {value}, {weights}, {stack}, {total})");
+            let held = self.line("tuple", &format!("{} tuple{parts}", state()));
+            let done = format!("{} while({held}), condition=%condition, body=%body", state());
             let done = self.line("while", &done);
-            let done = self.line("gte", &format!("{WHOLE} get-tuple-element({done}), index=1"));
-            self.keep(&done);
+            for (index, shape) in [(1, WHOLE), (3, STACK), (4, WHOLE)] {
+                let element = format!("{shape} get-tuple-element({done}), index={index}");
+                let mut element = self.line("gte", &element);
+                if shape == STACK {
+                    let place = self.random.below(3);
+                    let limits = format!("[{place}:{}], [0:8], [0:16]", place + 1);
+                    let one = format!("f32[1,8,16]{{2,1,0}} slice({element}), slice={{{limits}}}");
+                    element = self.line("slice", &one);
+                    element = self.line("reshape", &format!("{WHOLE} reshape({element})"));
+                }
+                let small = self.line("tanh", &format!("{WHOLE} tanh({element})"));
+                self.keep(&small);
+            }
         } else {
             let which = self.random.below(2);
             let which = self.line("constant", &format!("s32[] constant({which})"));
@@ -330,13 +350,7 @@ impl Writer {
         let (groups, members) = self.groups();
         let rows = 8 / groups[0].len();
         let zero = self.line("constant", "s32[] constant(0)");
-        let place = match self.random.below(2) {
-            0 => "%i".to_owned(),
-            _ => {
-                let last = self.line("constant", "s32[] constant(2)");
-                self.line("subtract", &format!("s32[] subtract({last}, %i)"))
-            }
-        };
+        let place = self.place();
         let from = if self.random.below(4) == 0 { self.value() } else { "%w".to_owned() };
         let slice = format!(
             "f32[{rows},16]{{1,0}} dynamic-slice({from}, {place}, {zero}), dynamic_slice_sizes={{{rows},16}}"
@@ -350,8 +364,64 @@ impl Writer {
         self.keep(&whole);
     }
 
+    /// Reduces a value and stores it in the stack, by the counter.
+    fn stored(&mut self) -> String {
+        let (groups, members) = self.groups();
+        let value = self.value();
+        let rows = match self.random.below(2) {
+            0 => 8,
+            _ => 8 / groups[0].len(),
+        };
+        let shape = format!("f32[{rows},16]{{1,0}}");
+        let made = match rows {
+            8 => format!("{shape} all-reduce({value}), {members}, to_apply=%add"),
+            _ => format!(
+                "{shape} reduce-scatter({value}), {members}, dimensions={{0}}, to_apply=%add"
+            ),
+        };
+        let made = self.line("reduced", &made);
+        let made = self.line("reshape", &format!("f32[1,{rows},16]{{2,1,0}} reshape({made})"));
+        let zero = self.line("constant", "s32[] constant(0)");
+        let place = self.place();
+        let update = format!("dynamic-update-slice(%stack, {made}, {place}, {zero}, {zero})");
+        self.line("update", &format!("{STACK} {update}"))
+    }
+
+    /// Reduces a value and adds it to the total, scaled now and then.
+    fn summed(&mut self) -> String {
+        let (_, members) = self.groups();
+        let value = self.value();
+        let made = format!("{WHOLE} all-reduce({value}), {members}, to_apply=%add");
+        let mut made = self.line("reduced", &made);
+        match self.random.below(3) {
+            0 => {
+                let scale = self.line("constant", "f32[] constant(0.25)");
+                let scale = format!("{WHOLE} broadcast({scale}), dimensions={{}}");
+                let scale = self.line("broadcast", &scale);
+                made = self.line("multiply", &format!("{WHOLE} multiply({made}, {scale})"));
+            }
+            1 => {
+                made = self.line("convert", &format!("bf16[8,16]{{1,0}} convert({made})"));
+                made = self.line("convert", &format!("{WHOLE} convert({made})"));
+            }
+            _ => {}
+        }
+        self.line("sum", &format!("{WHOLE} add(%total, {made})"))
+    }
+
+    /// The number of an iteration, counted forwards or backwards.
+    fn place(&mut self) -> String {
+        match self.random.below(2) {
+            0 => "%i".to_owned(),
+            _ => {
+                let last = self.line("constant", "s32[] constant(2)");
+                self.line("subtract", &format!("s32[] subtract({last}, %i)"))
+            }
+        }
+    }
+
     fn body(&mut self) {
-        let state = format!("(s32[], {WHOLE}, {WHOLE})");
+        let state = state();
         let _ =
             writeln!(self.text, "%body (s: {state}) -> {state} {{\n  %s = {state} parameter(0)");
         let _ = writeln!(self.text, "  %i = s32[] get-tuple-element(%s), index=0");
@@ -365,13 +435,27 @@ impl Writer {
         }
         let count = 1 + self.random.below(4);
         self.steps(count);
+        let _ = writeln!(self.text, "  %stack = {STACK} get-tuple-element(%s), index=3");
+        let _ = writeln!(self.text, "  %total = {WHOLE} get-tuple-element(%s), index=4");
+        let (stack, total) = (self.stored(), self.summed());
+        // Now and then the iteration reads what it has added up.
+        if self.random.below(5) == 0 {
+            self.keep(&total);
+        }
         let root = self.value();
-        let _ = writeln!(self.text, "  ROOT %r = {state} tuple(%j, {root}, %w)\n}}\n");
+        let root = self.line("tanh", &format!("{WHOLE} tanh({root})"));
+        let parts = format!("%j, {root}, %w, {stack}, {total}");
+        let _ = writeln!(self.text, "  ROOT %r = {state} tuple({parts})\n}}\n");
         let _ = writeln!(
             self.text,
             "%condition (t: {state}) -> pred[] {{\n  %t = {state} parameter(0)\n  %k = s32[] get-tuple-element(%t), index=0\n  %n = s32[] constant(3)\n  ROOT %lt = pred[] compare(%k, %n), direction=LT\n}}\n"
         );
     }
+}
+
+/// What loops carry: a counter, a value, weights, a stack and a total.
+fn state() -> String {
+    format!("(s32[], {WHOLE}, {WHOLE}, {STACK}, {WHOLE})")
 }
 
 fn random_module(seed: u32, ranks: usize) -> Module {
@@ -467,7 +551,7 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let keeps = change::find_keeps(&changed);
     let (changed, _) = change::apply(&changed, &keeps).unwrap();
     let buffers = if exact_only { CarriedBuffers::One } else { CarriedBuffers::Two };
-    let pipelines = change::find_pipelines(&changed, buffers);
+    let pipelines = change::find_pipelines(&changed, buffers, &Shift::ALL);
     let (changed, _) = change::apply(&changed, &pipelines).unwrap();
     let ranks_per_node = module.devices().count() as u32 / 2;
     let levels = match module.len() % 2 {

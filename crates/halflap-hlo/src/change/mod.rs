@@ -6,6 +6,7 @@
 //! code with this module.
 
 mod keep;
+mod later;
 mod levels;
 mod merge;
 mod narrow;
@@ -13,6 +14,7 @@ mod offsets;
 mod pipeline;
 mod scatter;
 mod split;
+mod zeros;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -53,11 +55,12 @@ pub enum Recipe {
         /// The collective.
         collective: String,
     },
-    /// All-gathers of a loop run in the previous iteration, those of the first one before the loop.
+    /// All-gathers of a loop run in the previous iteration, those of the first one before the loop;
+    /// reductions of a loop run in the next iteration, those of the last one after the loop.
     Pipeline {
-        /// The all-gathers, of one loop.
+        /// The collectives, of one loop.
         members: Vec<String>,
-        /// Where an iteration gathers for the next one.
+        /// Where an iteration leaves what the next one needs.
         buffers: CarriedBuffers,
     },
     /// Several all-gathers with the same result become one, the first, and its result is kept for
@@ -85,7 +88,21 @@ pub enum Recipe {
     },
 }
 
-/// Where an iteration gathers for the next one.
+/// Into which iteration collectives of a loop move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shift {
+    /// All-gathers into the previous one.
+    Ahead,
+    /// All-reduces and reduce-scatters into the next one.
+    Later,
+}
+
+impl Shift {
+    /// Both.
+    pub const ALL: [Shift; 2] = [Shift::Ahead, Shift::Later];
+}
+
+/// Where an iteration leaves what the next one needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarriedBuffers {
     /// Into the buffer that it received itself, after its last read.
@@ -224,8 +241,8 @@ pub enum Refusal {
     Layout,
     #[error("would send no fewer bytes the other way round")]
     NotNarrower,
-    #[error("depends on more than loop invariants and the loop counter")]
-    NotAhead,
+    #[error("cannot run in another iteration of its loop")]
+    NotShifted,
     #[error("is not in a loop that can carry more values")]
     Loop,
     #[error("and the others named with it do not gather the same again, in the text's sequence")]
@@ -242,7 +259,7 @@ pub enum Refusal {
     Changed,
 }
 
-/// Why no gather of a loop can run an iteration ahead.
+/// Why no collective of a loop can run in another iteration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -253,10 +270,20 @@ pub enum LoopStays {
     Shared,
     #[error("its values do not begin and end every iteration as elements of one tuple")]
     Values,
-    #[error("no all-gather of one array is left in it")]
-    NoGather,
+    #[error("no all-gather of one array, all-reduce or reduce-scatter is left in it")]
+    NoneLeft,
     #[error("'{gather}' needs '{needs}', which is not known an iteration ahead")]
     NotAhead { gather: String, needs: String },
+    #[error("'{by}' reads '{reduction}' in the same iteration")]
+    ReadNow { reduction: String, by: String },
+    #[error("what '{reduction}' gives does not end in buffers that nothing else reads in the loop")]
+    NoBuffer { reduction: String },
+    #[error("'{reduction}' is combined with '{needs}', which another iteration does not have")]
+    NeedsNow { reduction: String, needs: String },
+    #[error(
+        "what '{reduction}' gives is added to or stored in something that is not zero at first"
+    )]
+    NotZero { reduction: String },
 }
 
 /// A loop that communicates.
@@ -439,11 +466,11 @@ pub fn find(module: &Module) -> Vec<Found> {
     found
 }
 
-/// The gathers of each loop that can run an iteration ahead.
-pub fn find_pipelines(module: &Module, buffers: CarriedBuffers) -> Vec<Recipe> {
+/// The collectives of each loop that can run in another iteration.
+pub fn find_pipelines(module: &Module, buffers: CarriedBuffers, shifts: &[Shift]) -> Vec<Recipe> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
-    let plans = subject.loops().filter_map(|instr| pipeline::plan(&subject, instr).ok());
+    let plans = subject.loops().filter_map(|instr| pipeline::plan(&subject, instr, shifts).ok());
     let members = plans.map(|plan| plan.members());
     members
         .filter(|members| members.iter().all(|name| named.contains_key(name.as_str())))
@@ -461,7 +488,7 @@ pub fn find_loops(module: &Module) -> Vec<FoundLoop> {
     };
     let found = |looped: InstrId| FoundLoop {
         name: module.instruction_name(looped).to_owned(),
-        stays: pipeline::plan(&subject, looped).err(),
+        stays: pipeline::plan(&subject, looped, &Shift::ALL).err(),
     };
     subject.loops().filter(communicates).map(found).collect()
 }

@@ -1,12 +1,15 @@
-//! Gathers of a loop, one iteration ahead: what an iteration needs is gathered in the previous one,
-//! and for the first one before the loop. The loop carries one more buffer for each.
+//! Gathers of a loop one iteration ahead, and reductions one iteration later: what an iteration
+//! needs is gathered in the previous one, and for the first one before the loop; what it leaves
+//! unreduced is reduced in the next one, and for the last one after the loop. The loop carries one
+//! more buffer for each.
 //!
-//! A loop's values do not move in memory. So an iteration gathers into the buffer that it has read
+//! A loop's values do not move in memory. So an iteration writes into the buffer that it has read
 //! for the last time, or into another one that is copied at its end.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{CarriedBuffers, LoopStays, RecipeSubject, Refusal};
+use super::later::{self, Late};
+use super::{CarriedBuffers, LoopStays, RecipeSubject, Refusal, Shift};
 use crate::draft::{Draft, DraftLine, after_name, grown};
 use crate::ids::{ComputationId, InstrId};
 use crate::split::shape_text;
@@ -17,17 +20,18 @@ pub(super) struct PipelinePlan<'s, 'm> {
     subject: &'s RecipeSubject<'m>,
     carrier: Carrier,
     gathers: Vec<Gathered>,
+    lates: Vec<Late>,
 }
 
 /// A loop, and the instructions that its carried values go through.
-struct Carrier {
+pub(super) struct Carrier {
     looped: InstrId,
     /// The tuple that it starts with.
-    init: InstrId,
+    pub(super) init: InstrId,
     /// The parameters of its body and of its condition.
     parameters: [InstrId; 2],
     /// The tuple that an iteration ends with.
-    root: InstrId,
+    pub(super) root: InstrId,
 }
 
 /// A gather, and what it is computed from.
@@ -37,32 +41,39 @@ struct Gathered {
     cone: Vec<InstrId>,
 }
 
-/// The gathers of a loop that can run an iteration ahead, or why none can.
+/// The collectives of a loop that can run in another iteration, or why none can.
 pub(super) fn plan<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     looped: InstrId,
+    shifts: &[Shift],
 ) -> Result<PipelinePlan<'s, 'm>, LoopStays> {
     let carrier = carrier(subject, looped)?;
     let reader = BodyReader { subject, carrier: &carrier };
     let module = subject.module;
     let all: Vec<InstrId> = module
         .instructions(module.computation_of(carrier.root))
-        .filter(|&instr| reader.is_gather(instr))
+        .filter(|&instr| shifts.contains(&Shift::Ahead) && reader.is_gather(instr))
         .collect();
     let gathers: Vec<Gathered> =
         all.iter().filter_map(|&instr| reader.gathered(instr).ok()).collect();
-    if !gathers.is_empty() {
-        return Ok(PipelinePlan { subject, carrier, gathers });
+    let (lates, stay) = match shifts.contains(&Shift::Later) {
+        true => later::find(&reader),
+        false => (Vec::new(), Vec::new()),
+    };
+    let lates: Vec<Late> =
+        lates.into_iter().filter(|late| carrier.is_read_after(subject, late)).collect();
+    if !gathers.is_empty() || !lates.is_empty() {
+        return Ok(PipelinePlan { subject, carrier, gathers, lates });
     }
     let name = |instr| module.instruction_name(instr).to_owned();
-    let reason = all.into_iter().find_map(|gather| {
+    let ahead = all.into_iter().find_map(|gather| {
         let needs = name(reader.gathered(gather).err()?);
         Some(LoopStays::NotAhead { gather: name(gather), needs })
     });
-    Err(reason.unwrap_or(LoopStays::NoGather))
+    Err(ahead.or(stay.into_iter().next()).unwrap_or(LoopStays::NoneLeft))
 }
 
-/// The same for some gathers of one loop.
+/// The same for some collectives of one loop.
 pub(super) fn plan_of<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     members: &[InstrId],
@@ -74,14 +85,16 @@ pub(super) fn plan_of<'s, 'm>(
     };
     let mut all = module.computations().flat_map(|id| module.instructions(id));
     let looped = all.find(is_body).ok_or(Refusal::Loop)?;
-    let mut plan = plan(subject, looped).map_err(|why| match why {
-        LoopStays::NoGather | LoopStays::NotAhead { .. } => Refusal::NotAhead,
+    let mut plan = plan(subject, looped, &Shift::ALL).map_err(|why| match why {
         LoopStays::Controls | LoopStays::Shared | LoopStays::Values => Refusal::Loop,
+        _ => Refusal::NotShifted,
     })?;
     plan.gathers.retain(|gather| members.contains(&gather.collective));
-    match plan.gathers.len() == members.len() {
+    plan.lates.retain(|late| late.collectives.iter().all(|of| members.contains(of)));
+    let planned: usize = plan.lates.iter().map(|late| late.collectives.len()).sum();
+    match plan.gathers.len() + planned == members.len() {
         true => Ok(plan),
-        false => Err(Refusal::NotAhead),
+        false => Err(Refusal::NotShifted),
     }
 }
 
@@ -127,10 +140,29 @@ fn is_plain_element(module: &Module, instr: InstrId) -> bool {
         && !module.payload(instr).contains('(')
 }
 
+impl Carrier {
+    /// Whether what a loop's buffers hold in the end is read, all of it as they have it.
+    fn is_read_after(&self, subject: &RecipeSubject<'_>, late: &Late) -> bool {
+        let module = subject.module;
+        late.buffers.iter().all(|(&place, &member)| {
+            let readers = self.results(subject, place);
+            let shape = shape_text(module, member);
+            !readers.is_empty() && readers.iter().all(|&reader| shape_text(module, reader) == shape)
+        })
+    }
+
+    /// The instructions that take an element of the loop's result.
+    fn results(&self, subject: &RecipeSubject<'_>, place: usize) -> Vec<InstrId> {
+        let users = subject.users[self.looped].iter().copied();
+        let is_of = |&user: &InstrId| subject.module.tuple_index(user) == u32::try_from(place).ok();
+        users.filter(is_of).collect()
+    }
+}
+
 /// What is known of a loop's body.
-struct BodyReader<'a, 'm> {
-    subject: &'a RecipeSubject<'m>,
-    carrier: &'a Carrier,
+pub(super) struct BodyReader<'a, 'm> {
+    pub(super) subject: &'a RecipeSubject<'m>,
+    pub(super) carrier: &'a Carrier,
 }
 
 impl BodyReader<'_, '_> {
@@ -176,8 +208,41 @@ impl BodyReader<'_, '_> {
         Ok(found.into_iter().collect())
     }
 
+    /// What a loop invariant is computed from, with itself; `None` if a value is no invariant.
+    pub(super) fn invariant(&self, of: InstrId) -> Option<Vec<InstrId>> {
+        let module = self.subject.module;
+        let (mut found, mut open) = (BTreeSet::new(), vec![of]);
+        while let Some(instr) = open.pop() {
+            match self.element(instr) {
+                Some(element) if self.is_kept(element) => {}
+                None if is_light(module, instr) && self.subject.changeable(instr).is_ok() => {
+                    open.extend(module.operands(instr).iter().map(|operand| operand.of));
+                }
+                _ => return None,
+            }
+            found.insert(instr);
+        }
+        Some(found.into_iter().collect())
+    }
+
+    /// Whether an element is read in each iteration, and by some instructions alone.
+    pub(super) fn is_read_by(&self, place: usize, members: &BTreeSet<InstrId>) -> bool {
+        let module = self.subject.module;
+        let [parameter, tested] = self.carrier.parameters;
+        let users = |of: InstrId| {
+            let elements = self.subject.users[of].iter();
+            let is_it = |&&user: &&InstrId| {
+                module.tuple_index(user).map(|index| index as usize) == Some(place)
+            };
+            elements.filter(is_it).flat_map(|&element| &self.subject.users[element])
+        };
+        users(tested).next().is_none()
+            && users(parameter).next().is_some()
+            && users(parameter).all(|user| members.contains(user))
+    }
+
     /// Which element of the loop's parameter an instruction is.
-    fn element(&self, instr: InstrId) -> Option<usize> {
+    pub(super) fn element(&self, instr: InstrId) -> Option<usize> {
         let module = self.subject.module;
         let [operand] = module.operands(instr) else { return None };
         let is_element = self.subject.opcode(instr) == Opcode::GetTupleElement
@@ -257,12 +322,15 @@ pub(super) fn is_light(module: &Module, instr: InstrId) -> bool {
 }
 
 impl PipelinePlan<'_, '_> {
-    /// The names of the gathers.
+    /// The names of the collectives.
     pub(super) fn members(&self) -> Vec<String> {
-        self.gathers.iter().map(|gather| self.name(gather.collective).to_owned()).collect()
+        let gathers = self.gathers.iter().map(|gather| gather.collective);
+        let lates = self.lates.iter().flat_map(|late| late.collectives.iter().copied());
+        gathers.chain(lates).map(|instr| self.name(instr).to_owned()).collect()
     }
 
-    /// Writes it; returns the names of the gathers that each iteration does for the next one.
+    /// Writes it; returns the names of the gathers that each iteration does for the next one, and
+    /// of the reductions that it does for the previous one or that are done after the loop.
     pub(super) fn write(
         self,
         draft: &mut Draft<'_>,
@@ -270,17 +338,15 @@ impl PipelinePlan<'_, '_> {
     ) -> Result<String, Refusal> {
         let Carrier { looped, init, parameters, root } = self.carrier;
         let whole = [looped, init, parameters[0], parameters[1], root];
-        let members = self.gathers.iter().map(|gather| gather.collective);
-        let cones = self.gathers.iter().flat_map(|gather| gather.cone.iter().copied());
-        if !whole.into_iter().chain(members).chain(cones).all(|instr| draft.is_untouched(instr)) {
+        if !whole.into_iter().chain(self.changed()).all(|instr| draft.is_untouched(instr)) {
             return Err(Refusal::Changed);
         }
         // Nothing is written unless all of it can be.
         if !whole.into_iter().all(|instr| self.is_written_out(instr)) {
             return Err(Refusal::Loop);
         }
-        let shape = |gather: &Gathered| shape_text(self.module(), gather.collective);
-        let shapes: Vec<String> = self.gathers.iter().map(shape).collect();
+        let carried = self.gathers.iter().map(|gather| gather.collective).chain(self.held());
+        let shapes: Vec<String> = carried.map(|instr| shape_text(self.module(), instr)).collect();
         for parameter in parameters {
             let text = grown(after_name(self.module(), parameter), &shapes);
             let name = self.name(parameter).to_owned();
@@ -288,13 +354,36 @@ impl PipelinePlan<'_, '_> {
             draft.grow_head(parameter, &shapes);
         }
         self.write_before(draft, &shapes);
-        let names = match buffers {
+        let mut names = match buffers {
             CarriedBuffers::One => self.write_next(draft, self.carrier.root),
             CarriedBuffers::Two => self.write_next(draft, parameters[0]),
         };
         self.write_body(draft, &GatheredAhead { shapes: &shapes, names: &names, buffers });
         self.remove_unread(draft);
+        let first = self.module().operands(root).len() + self.gathers.len();
+        names.extend(self.write_late(draft, first));
         Ok(names.join(", "))
+    }
+
+    /// What is changed apart from the loop itself.
+    fn changed(&self) -> Vec<InstrId> {
+        let members = self.gathers.iter().map(|gather| gather.collective);
+        let cones = self.gathers.iter().flat_map(|gather| gather.cone.iter().copied());
+        let late = self.lates.iter().flat_map(|late| late.members.iter().copied());
+        let places = self.lates.iter().flat_map(|late| late.buffers.keys());
+        let results = places.flat_map(|&place| self.carrier.results(self.subject, place));
+        members.chain(cones).chain(late).chain(results).collect()
+    }
+
+    /// The values that reductions wait for, each once.
+    fn held(&self) -> Vec<InstrId> {
+        let mut held: Vec<InstrId> = Vec::new();
+        for &value in self.lates.iter().flat_map(|late| &late.held) {
+            if !held.contains(&value) {
+                held.push(value);
+            }
+        }
+        held
     }
 
     fn module(&self) -> &Module {
@@ -310,12 +399,13 @@ impl PipelinePlan<'_, '_> {
         after_name(self.module(), instr).starts_with('(')
     }
 
-    /// The gathers for the first iteration, and the loop that starts with them.
+    /// What the first iteration finds, and the loop that starts with it.
     fn write_before(&self, draft: &mut Draft<'_>, shapes: &[String]) {
         let Carrier { looped, init, .. } = self.carrier;
         let mut copier = Copier::new(self, looped, When::First);
-        let first: Vec<String> =
+        let mut first: Vec<String> =
             self.gathers.iter().map(|gather| copier.copy(draft, gather)).collect();
+        first.extend(self.held().into_iter().map(|value| self.write_zeros(draft, value)));
         let start = draft.fresh(&format!("{}.ahead", self.name(init)));
         let line = self.longer_tuple(draft, init, &Longer { name: &start, shapes, more: &first });
         draft.replace(looped, line);
@@ -326,6 +416,23 @@ impl PipelinePlan<'_, '_> {
         if self.subject.users[init] == [looped] {
             draft.remove(init);
         }
+    }
+
+    /// Zeros of a value's type, before the loop.
+    fn write_zeros(&self, draft: &mut Draft<'_>, value: InstrId) -> String {
+        let looped = self.carrier.looped;
+        let shape = shape_text(self.module(), value);
+        let name = format!("{}.none", self.name(value));
+        let number = shape.split('[').next().unwrap_or_default().to_owned() + "[]";
+        let zero = draft.add(looped, &name, (&number, "constant(0)"));
+        let made = match shape.trim_end() == number {
+            true => zero,
+            false => {
+                let text = format!("broadcast({zero}), dimensions={{}}");
+                draft.add(looped, &name, (&shape, &text))
+            }
+        };
+        made.trim_start_matches('%').to_owned()
     }
 
     /// The gathers for the next iteration, placed where they need not wait for readers of the
@@ -339,10 +446,18 @@ impl PipelinePlan<'_, '_> {
     fn write_body(&self, draft: &mut Draft<'_>, next: &GatheredAhead<'_>) {
         let &GatheredAhead { shapes, names, buffers } = next;
         let Carrier { parameters: [parameter, _], root, .. } = self.carrier;
-        let more = match buffers {
+        let mut more = match buffers {
             CarriedBuffers::One => names.to_vec(),
             CarriedBuffers::Two => self.write_copies(draft, next),
         };
+        for value in self.held() {
+            // What is in another place anyway, and numbers, are copied in any case.
+            let is_moved = self.is_placed(value) || buffers == CarriedBuffers::Two;
+            more.push(match is_moved {
+                true => self.write_copy(draft, value),
+                false => self.name(value).to_owned(),
+            });
+        }
         let name = self.name(root).to_owned();
         let line = self.longer_tuple(draft, root, &Longer { name: &name, shapes, more: &more });
         draft.replace(root, line);
@@ -364,6 +479,130 @@ impl PipelinePlan<'_, '_> {
             copies.push(name);
         }
         copies
+    }
+
+    /// Whether a value's memory cannot be that of what is carried: it is part of the state already.
+    fn is_placed(&self, value: InstrId) -> bool {
+        let array = self.module().instruction(value).shape.array();
+        array.is_none_or(|array| array.dims.is_empty())
+            || self.subject.opcode(value) == Opcode::GetTupleElement
+            || self.subject.users[value].contains(&self.carrier.root)
+    }
+
+    /// A copy of a value at the end of an iteration.
+    fn write_copy(&self, draft: &mut Draft<'_>, value: InstrId) -> String {
+        let root = self.carrier.root;
+        let shape = shape_text(self.module(), value);
+        let text = format!("copy({}{})", draft.percent(root), self.name(value));
+        let name = format!("{}.carried", self.name(value));
+        draft.add(root, &name, (&shape, &text)).trim_start_matches('%').to_owned()
+    }
+
+    /// Reductions of what the previous iteration has left, and after the loop of what the last one
+    /// has; returns their names. What is carried for them begins at an element.
+    fn write_late(&self, draft: &mut Draft<'_>, first: usize) -> Vec<String> {
+        let mut held: HashMap<InstrId, [String; 2]> = HashMap::new();
+        for (index, value) in (first..).zip(self.held()) {
+            let tuples = [self.carrier.parameters[0], self.carrier.looped];
+            let names = tuples.map(|tuple| self.write_element(draft, [tuple, value], index));
+            held.insert(value, names);
+        }
+        let (mut names, mut last) = (Vec::new(), Vec::new());
+        for moved in &self.lates {
+            // What another one waits for may be of this iteration here.
+            let of = |place: usize| -> HashMap<InstrId, String> {
+                let own = moved.held.iter().filter_map(|value| Some((*value, held.get(value)?)));
+                own.map(|(value, names)| (value, names[place].clone())).collect()
+            };
+            for &member in &moved.members {
+                self.write_member(draft, member, &of(0));
+            }
+            names.extend(moved.collectives.iter().map(|&of| self.name(of).to_owned()));
+            let made = self.write_after(draft, moved, of(1));
+            last.extend(moved.collectives.iter().filter_map(|of| made.get(of)).cloned());
+        }
+        names.extend(last);
+        names
+    }
+
+    /// An element of the loop's state when an iteration begins, or of its result, with the type of
+    /// a value.
+    fn write_element(&self, draft: &mut Draft<'_>, of: [InstrId; 2], index: usize) -> String {
+        let [tuple, value] = of;
+        let shape = shape_text(self.module(), value);
+        let text = format!(
+            "get-tuple-element({}{}), index={index}",
+            draft.percent(tuple),
+            self.name(tuple)
+        );
+        let stem = if tuple == self.carrier.looped { "left" } else { "late" };
+        let name = format!("{}.{stem}", self.name(value));
+        draft.add(tuple, &name, (&shape, &text)).trim_start_matches('%').to_owned()
+    }
+
+    /// A member that reads what is carried. Reductions need nothing else, and come first.
+    fn write_member(
+        &self,
+        draft: &mut Draft<'_>,
+        member: InstrId,
+        late: &HashMap<InstrId, String>,
+    ) {
+        let operands = self.module().operands(member).iter();
+        let read = |operand: &Operand| match late.get(&operand.of) {
+            Some(name) => format!("{}{name}", draft.percent(member)),
+            None => draft.operand(operand),
+        };
+        let operands: Vec<String> = operands.map(read).collect();
+        let reads = operands.iter().map(|operand| read_name(operand)).collect();
+        let text = self.with_operands(member, &operands.join(", "));
+        let name = self.name(member).to_owned();
+        let is_first = self.subject.opcode(member).is_sync_collective()
+            && self.module().operands(member).iter().all(|of| late.contains_key(&of.of));
+        draft.remove(member);
+        let place = if is_first { self.carrier.parameters[0] } else { member };
+        draft.replace(place, DraftLine { name, text, reads });
+    }
+
+    /// Copies of members after the loop, in the place of its results; returns their names.
+    fn write_after(
+        &self,
+        draft: &mut Draft<'_>,
+        moved: &Late,
+        mut left: HashMap<InstrId, String>,
+    ) -> HashMap<InstrId, String> {
+        let (module, looped) = (self.module(), self.carrier.looped);
+        let reader = BodyReader { subject: self.subject, carrier: &self.carrier };
+        let copier = Copier::new(self, looped, When::Last);
+        let all: BTreeSet<InstrId> = moved.invariants.union(&moved.members).copied().collect();
+        for instr in all {
+            for operand in module.operands(instr) {
+                if let (None, Some(place)) = (left.get(&operand.of), reader.element(operand.of)) {
+                    let name = self.write_element(draft, [looped, operand.of], place);
+                    left.insert(operand.of, name);
+                }
+            }
+            if reader.element(instr).is_some() {
+                continue;
+            }
+            let operand = |operand: &Operand| {
+                let path = module.path(operand).iter().map(|index| format!("#{index}"));
+                let name = left.get(&operand.of).map_or("", String::as_str);
+                format!("{name}{}", path.collect::<String>())
+            };
+            let reads = module.operands(instr).iter().map(operand).collect();
+            let copied = Copied { stem: When::Last.stem(), reads };
+            let name = copier.write(draft, instr, copied);
+            left.insert(instr, name);
+        }
+        for (&place, member) in &moved.buffers {
+            for result in self.carrier.results(self.subject, place) {
+                let shape = shape_text(module, result);
+                let last = left.get(member).map_or("", String::as_str);
+                let text = format!("bitcast({}{last})", draft.percent(looped));
+                draft.write_line(result, self.name(result).to_owned(), (&shape, &text));
+            }
+        }
+        left
     }
 
     /// Removes what only the gathers read.
@@ -420,13 +659,20 @@ struct Longer<'a> {
     more: &'a [String],
 }
 
-/// Which iteration gathers are copied for.
+/// The name of an operand, without the path to an element of it.
+fn read_name(operand: &str) -> String {
+    operand.trim_start_matches('%').split('#').next().unwrap_or_default().to_owned()
+}
+
+/// Which iteration instructions are copied for.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
     /// The first one, before the loop.
     First,
     /// The one after the one that runs.
     Next,
+    /// The last one, after the loop.
+    Last,
 }
 
 impl When {
@@ -435,6 +681,7 @@ impl When {
         match self {
             When::First => "first",
             When::Next => "next",
+            When::Last => "last",
         }
     }
 }
@@ -495,8 +742,7 @@ impl<'a, 's, 'm> Copier<'a, 's, 'm> {
         }
         let name = draft.fresh(&format!("{}.{stem}", module.instruction_name(instr)));
         // Elements of elements are read by paths behind the name.
-        let reads = reads.iter().map(|name| name.split('#').next().unwrap_or(name).to_owned());
-        let reads = reads.collect();
+        let reads = reads.iter().map(|name| read_name(name)).collect();
         draft.replace(self.at, DraftLine { name: name.clone(), text, reads });
         name
     }
@@ -513,7 +759,7 @@ impl<'a, 's, 'm> Copier<'a, 's, 'm> {
                 draft.operand(value).trim_start_matches('%').to_owned()
             }
             When::Next if self.reader.is_kept(element) => self.as_now(draft, operand.of),
-            When::Next => {
+            When::Next | When::Last => {
                 let next = self.reader.next(element).unwrap_or(operand.of);
                 self.as_now(draft, next)
             }

@@ -24,6 +24,7 @@ fn operation(what: &NodeOp) -> String {
         NodeOp::Element(index) => format!("element {index}"),
         NodeOp::Started => "a start".to_owned(),
         NodeOp::Function => "a computation".to_owned(),
+        NodeOp::Held => "a loop's value".to_owned(),
         NodeOp::Collective { opcode, .. } => opcode.name().to_owned(),
         NodeOp::Shard { dim, starts } => match &starts[..] {
             [start, rest @ ..] if rest.iter().all(|other| other == start) => {

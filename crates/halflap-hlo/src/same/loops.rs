@@ -12,15 +12,16 @@ use super::nodes::{Form, NodeId, NodeOp, Nodes};
 use super::slices::ValueSlice;
 
 /// A loop whose values are elements of one tuple, with what is still carried.
-struct Carried {
+#[derive(Clone)]
+pub(super) struct Carried {
     /// The parameter of body and condition.
     parameter: NodeId,
     /// Each element when an iteration starts; `None` if it is left out.
-    begins: Vec<Option<NodeId>>,
+    pub(super) begins: Vec<Option<NodeId>>,
     /// The same when it ends, and before the first one.
-    ends: Vec<NodeId>,
-    starts: Vec<NodeId>,
-    condition: NodeId,
+    pub(super) ends: Vec<NodeId>,
+    pub(super) starts: Vec<NodeId>,
+    pub(super) condition: NodeId,
     /// What an iteration did.
     body: NodeId,
     /// What replaces the omitted elements at the start of an iteration.
@@ -29,7 +30,7 @@ struct Carried {
 
 impl Carried {
     /// The places of what is still carried.
-    fn kept(&self) -> Vec<usize> {
+    pub(super) fn kept(&self) -> Vec<usize> {
         (0..self.begins.len()).filter(|&place| self.begins[place].is_some()).collect()
     }
 }
@@ -50,7 +51,12 @@ impl Nodes {
         }
     }
 
-    fn carried(&mut self, looped: NodeId, body: NodeId, test: NodeId) -> Option<Carried> {
+    pub(super) fn carried(
+        &mut self,
+        looped: NodeId,
+        body: NodeId,
+        test: NodeId,
+    ) -> Option<Carried> {
         let node = self.node(looped).clone();
         let (&[init], Form::Tuple(parts)) = (&node.inputs[..], &node.form) else { return None };
         // A loop with side effects is more than its values.
@@ -96,8 +102,16 @@ impl Nodes {
         carried.left_out.push((element, value));
     }
 
-    /// The loop of the remaining elements, and all its results.
+    /// All results of a loop, of which only the remaining elements are carried.
     fn rebuilt(&mut self, looped: NodeId, carried: Carried) -> Option<NodeId> {
+        let short = self.short(looped, &carried)?;
+        let all = self.given(short, &carried)?;
+        let form = self.node(looped).form.clone();
+        Some(self.plain(NodeOp::Tuple, form, all))
+    }
+
+    /// The loop of the remaining elements.
+    pub(super) fn short(&mut self, looped: NodeId, carried: &Carried) -> Option<NodeId> {
         let node = self.node(looped).clone();
         let (Form::Tuple(parts), NodeOp::Op { opcode, name, attributes, called }) =
             (&node.form, &node.what)
@@ -128,9 +142,7 @@ impl Nodes {
             attributes: attributes.clone(),
             called: called.iter().map(run).collect(),
         };
-        let short = self.plain(what, form, vec![init]);
-        let all = self.given(short, &carried)?;
-        Some(self.plain(NodeOp::Tuple, node.form, all))
+        Some(self.plain(what, form, vec![init]))
     }
 
     /// All results of the original loop: the remaining elements, and what follows from them.
@@ -149,7 +161,7 @@ impl Nodes {
     }
 
     /// A value with others in place of some; `None` if it needs `never` apart from those.
-    fn with(
+    pub(super) fn with(
         &mut self,
         id: NodeId,
         places: &HashMap<NodeId, NodeId>,
@@ -160,12 +172,12 @@ impl Nodes {
     }
 
     /// A value with others in place of some.
-    fn replaced(&mut self, id: NodeId, places: &HashMap<NodeId, NodeId>) -> NodeId {
+    pub(super) fn replaced(&mut self, id: NodeId, places: &HashMap<NodeId, NodeId>) -> NodeId {
         self.put_in(&self.needed(id, places), id, places)
     }
 
     /// A value and all that it needs, but for what is replaced.
-    fn needed(&self, id: NodeId, places: &HashMap<NodeId, NodeId>) -> BTreeSet<NodeId> {
+    pub(super) fn needed(&self, id: NodeId, places: &HashMap<NodeId, NodeId>) -> BTreeSet<NodeId> {
         let (mut open, mut seen) = (vec![id], BTreeSet::new());
         while let Some(id) = open.pop() {
             if !places.contains_key(&id) && seen.insert(id) {

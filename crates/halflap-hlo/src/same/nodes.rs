@@ -16,7 +16,10 @@
 //!   order),
 //! - of a collective with several operands, each result is that of a collective with one,
 //! - copies and barriers pass values on,
-//! - a loop's values that follow from its other values are left out (`loops`).
+//! - what is computed of zeros alone, or moved, is zeros where that holds for every bit (`zeros`),
+//! - a loop's values that follow from its other values are left out (`loops`),
+//! - values after a loop, and in it, that need some of its elements only through a function of them
+//!   need only that function (`state`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -104,6 +107,8 @@ pub(super) enum NodeOp {
     Started,
     /// What a computation does with its parameters: its root, and the last of its side effects.
     Function,
+    /// Stands for a value while others are put in other terms.
+    Held,
     Collective {
         opcode: Opcode,
         members: Rc<Members>,
@@ -184,6 +189,9 @@ impl Nodes {
     pub(super) fn op(&mut self, what: NodeOp, form: Form, inputs: Vec<NodeId>) -> NodeId {
         let NodeOp::Op { opcode, .. } = &what else { return self.plain(what, form, inputs) };
         let opcode = *opcode;
+        if let Some(zeros) = self.of_zeros(&what, &form, &inputs) {
+            return zeros;
+        }
         if opcode == Opcode::Convert
             && let Some(moved) = self.converted(&what, &form, &inputs)
         {
@@ -213,6 +221,9 @@ impl Nodes {
 
     /// A collective of one operand, in normal form.
     pub(super) fn collective(&mut self, what: NodeOp, form: Form, input: NodeId) -> NodeId {
+        if let Some(zeros) = self.sent_zeros(&what, &form, input) {
+            return zeros;
+        }
         if let Some(known) = self.communicated(&what, &form, input) {
             return known;
         }

@@ -64,7 +64,7 @@ pub(super) struct ReadModule<'m> {
 }
 
 impl<'m> ReadModule<'m> {
-    pub(super) fn new(module: &'m Module, nodes: &mut Nodes) -> ReadModule<'m> {
+    pub(super) fn new(module: &'m Module, nodes: &mut Nodes, settled: bool) -> ReadModule<'m> {
         let computations = module.computations().len();
         let mut reader = NodeReader {
             module,
@@ -73,6 +73,7 @@ impl<'m> ReadModule<'m> {
             functions: IdVec::filled(None, computations),
             has_effects: IdVec::filled(false, computations),
             members: HashMap::new(),
+            settled,
         };
         for computation in module.callees_first() {
             reader.computation(computation);
@@ -97,6 +98,8 @@ struct NodeReader<'m, 'n> {
     has_effects: IdVec<ComputationId, bool>,
     /// The groups of a collective, by their text: most have the same. Looked up only.
     members: HashMap<String, Rc<Members>>,
+    /// Whether loops carry as little as they can.
+    settled: bool,
 }
 
 impl NodeReader<'_, '_> {
@@ -126,7 +129,15 @@ impl NodeReader<'_, '_> {
         }
         self.has_effects[computation] = last.is_some();
         let root = self.values[self.module.root(computation)];
-        let inputs = root.into_iter().chain(last).collect();
+        let inputs: Vec<NodeId> = root.into_iter().chain(last).collect();
+        let inputs = match self.settled {
+            true => {
+                let all = self.nodes.plain(NodeOp::Tuple, Form::Other, inputs);
+                let all = self.nodes.settled(all);
+                self.nodes.node(all).inputs.clone()
+            }
+            false => inputs,
+        };
         self.functions[computation] = Some(self.nodes.plain(NodeOp::Function, Form::Other, inputs));
     }
 

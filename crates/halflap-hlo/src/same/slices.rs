@@ -59,6 +59,10 @@ impl Nodes {
             return self.shard(before, form);
         }
         let ValueSlice { dim, starts, whole: of } = slice;
+        let what = NodeOp::Shard { dim, starts: starts.clone() };
+        if let Some(zeros) = self.of_zeros(&what, &form, &[of]) {
+            return zeros;
+        }
         let inner = self.slice(of).filter(|inner| inner.dim <= dim);
         let Some(inner) = inner else {
             return self.plain(NodeOp::Shard { dim, starts }, form, vec![of]);
