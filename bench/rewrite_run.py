@@ -63,17 +63,24 @@ def entry(name, lines):
     return HEAD.format(name=name) + "\n".join(["ENTRY main {", *(f"  {of}" for of in lines), "}\n"])
 
 
+def layer(step, given, read, data):
+    """Gathers a weight, multiplies by it, and passes on what comes out, of the same shape."""
+    width = data.split(",")[1].split("]")[0]
+    return [
+        f"g{step} = f32[{width},{width}]{{1,0}} all-gather({given}), channel_id={step + 1}, {ALL}, "
+        "dimensions={0}",
+        f"d{step} = {data} dot({read}, g{step}), {DIMS}",
+        f"x{step + 1} = {data} tanh(d{step})",
+    ]
+
+
 def merge(count=120, rows=32, width=32):
     """Many small weights, each gathered for one layer."""
-    lines = [f"x0 = f32[{rows},{width}]{{1,0}} parameter(0)"]
+    data = f"f32[{rows},{width}]{{1,0}}"
+    lines = [f"x0 = {data} parameter(0)"]
     lines += [f"w{i} = f32[{width // 2},{width}]{{1,0}} parameter({i + 1})" for i in range(count)]
     for i in range(count):
-        lines += [
-            f"g{i} = f32[{width},{width}]{{1,0}} all-gather(w{i}), channel_id={i + 1}, {ALL}, "
-            "dimensions={0}",
-            f"d{i} = f32[{rows},{width}]{{1,0}} dot(x{i}, g{i}), {DIMS}",
-            f"x{i + 1} = f32[{rows},{width}]{{1,0}} tanh(d{i})",
-        ]
+        lines += layer(i, f"w{i}", f"x{i}", data)
     return entry("merge", lines)
 
 
@@ -115,8 +122,7 @@ def narrow(count=4, rows=512, width=256):
 
 def keep(count=4, rows=128, width=256):
     """Weights that are gathered again for a second pass."""
-    weight, part = f"f32[{width},{width}]{{1,0}}", f"f32[{width // 2},{width}]{{1,0}}"
-    data = f"f32[{rows},{width}]{{1,0}}"
+    part, data = f"f32[{width // 2},{width}]{{1,0}}", f"f32[{rows},{width}]{{1,0}}"
     lines = [f"x0 = {data} parameter(0)"]
     lines += [f"w{i} = {part} parameter({i + 1})" for i in range(count)]
     for step in range(2 * count):
@@ -131,12 +137,7 @@ def keep(count=4, rows=128, width=256):
                 f"y{step} = {data} get-tuple-element(o{step}), index=1",
             ]
         read = f"y{step}" if step >= count else f"x{step}"
-        lines += [
-            f"g{step} = {weight} all-gather({given}), channel_id={step + 1}, {ALL}, "
-            "dimensions={0}",
-            f"d{step} = {data} dot({read}, g{step}), {DIMS}",
-            f"x{step + 1} = {data} tanh(d{step})",
-        ]
+        lines += layer(step, given, read, data)
     return entry("keep", lines)
 
 

@@ -191,10 +191,7 @@ impl Nodes {
 
     /// Whether all ranks run a loop equally often, because its condition follows from constants.
     fn counts_alike(&self, carried: &Carried) -> bool {
-        let counters = self.read_elements(
-            carried,
-            &self.elements_in(carried, carried.condition).into_iter().collect(),
-        );
+        let counters = self.read_elements(carried, &BTreeSet::new());
         let begins: HashMap<NodeId, NodeId> =
             carried.begins.iter().flatten().map(|&id| (id, id)).collect();
         let is_alike =
