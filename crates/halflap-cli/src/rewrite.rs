@@ -29,7 +29,10 @@ use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
-use crate::search::{ChangeScope, Rung, SearchOutcome, Wanted, best, improved, requested, search};
+use crate::search::{
+    ChangeScope, Choice, Rung, SearchOutcome, Wanted, best, best_choice, improved, requested,
+    search,
+};
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
 use crate::source::{ProgramSource, Subject};
 use crate::terminal;
@@ -77,7 +80,7 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         .pop()
         .ok_or_else(bug)?;
     let found = match args.allowed() {
-        Some(allowed) => chosen(args, subject, RewriteChoice { before: &before, allowed })?,
+        Some(allowed) => best_chosen(args, subject, &before, allowed)?,
         None => given(args, subject, &before)?,
     };
     let RewrittenProgram { origin, recipes, after, source, searched } = found;
@@ -134,17 +137,54 @@ fn given(
     };
     let is_at_bound =
         |unit: &Decided<SearchOutcome>| unit.found.bound.is_reached_by(unit.result.step_time());
-    let after = best(&args.search, walk, |all| all.iter().all(is_at_bound))?.pop();
+    let asked = Rung::asked(&args.search);
+    let after = best(&args.search, asked, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
     let recipes = merged.map(|(_, source)| Recipe::Merge { members: source.of.clone() }).collect();
     Ok(RewrittenProgram { origin, recipes, after, source, searched: None })
 }
 
-/// What rewrites are chosen from.
+/// What rewrites are chosen from, and how hard they are searched for.
+#[derive(Clone, Copy)]
 struct RewriteChoice<'a> {
     before: &'a Decided<()>,
     allowed: &'a Allowed,
+    rung: Rung,
+}
+
+/// The best of the programs that the requested search and lesser ones choose.
+fn best_chosen(
+    args: &args::Schedule,
+    subject: &Subject,
+    before: &Decided<()>,
+    allowed: &Allowed,
+) -> Result<RewrittenProgram, Failed> {
+    let choice = |rung| RewriteChoice { before, allowed, rung };
+    if args.recipes_only {
+        return chosen(args, subject, choice(Rung::asked(&args.search)));
+    }
+    // What is left out is named by its number among all that are chosen.
+    let all = args::Schedule { without: Vec::new(), ..args.clone() };
+    let (rung, best) = best_choice(&args.search, |rung| chosen(&all, subject, choice(rung)))?;
+    match args.without.is_empty() {
+        true => Ok(best),
+        false => chosen(args, subject, choice(rung)),
+    }
+}
+
+impl Choice for RewrittenProgram {
+    fn step_time(&self) -> Nanos {
+        self.after.result.step_time()
+    }
+
+    fn exposed(&self) -> Nanos {
+        self.after.exposed_in_all.after
+    }
+
+    fn order_alone(&mut self) -> Option<&mut Nanos> {
+        self.searched.as_mut().map(|searched| &mut searched.order_alone)
+    }
 }
 
 /// The program after the rewrites that make its step shorter.
@@ -158,7 +198,7 @@ fn chosen(
     let left_out = left_out(&args.without)?;
     let is_chained = args.order_collectives.is_some();
     let peak_before = Some(choice.before.priced.peak_before());
-    let rung = Rung::asked(&args.search);
+    let rung = choice.rung;
     let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, peak_before };
     let tail = args.piece_tail.map_or(TAIL, |tail| tail.limit(TAIL));
     let prices = Prices { tail, ..prices(&subject.source.model.costs) };

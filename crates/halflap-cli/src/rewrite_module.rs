@@ -24,9 +24,10 @@ use halflap_hlo::change::{
 };
 use halflap_hlo::{Module, Sameness, same};
 
-use crate::args::{self, AllowedRecipes, EffortArg, SearchArgs};
+use crate::args::{self, AllowedRecipes};
 use crate::equivalence::unproved;
 use crate::exit::Failed;
+use crate::search::{Choice, Rung, best_choice};
 use crate::show::Was;
 use crate::source::{Hlo, Subject};
 pub use report::ModuleChanges;
@@ -40,22 +41,22 @@ pub trait OrderSearch<T> {
     fn search(
         &self,
         subject: &Subject,
-        args: &SearchArgs,
+        rung: Rung,
         peaks: &Peaks,
     ) -> Result<Vec<Decided<T>>, Failed>;
 }
 
 impl<T, F> OrderSearch<T> for F
 where
-    F: Fn(&Subject, &SearchArgs, &Peaks) -> Result<Vec<Decided<T>>, Failed>,
+    F: Fn(&Subject, Rung, &Peaks) -> Result<Vec<Decided<T>>, Failed>,
 {
     fn search(
         &self,
         subject: &Subject,
-        args: &SearchArgs,
+        rung: Rung,
         peaks: &Peaks,
     ) -> Result<Vec<Decided<T>>, Failed> {
-        self(subject, args, peaks)
+        self(subject, rung, peaks)
     }
 }
 
@@ -90,18 +91,31 @@ pub fn improve<T>(
 ) -> Result<ImprovedModule<T>, Failed> {
     let hlo = subject.hlo.as_ref().ok_or_else(no_module)?;
     let own = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let peaks = peaks(&subject, &own, &args.search);
     let entry = own.last().ok_or_else(no_module)?;
     let was = Was {
         step_time: entry.result.step_time(),
         exposed: entry.exposed_in_all.after,
         peak: entry.result.peak(),
     };
-    let maker = Maker { subject: &subject, hlo, args, search, peaks };
-    let chosen = match args.allowed_recipes() {
-        Some(allowed) => maker.chosen(allowed)?,
-        None => maker.given()?,
+    let maker = |rung: Rung| {
+        let peaks = peaks(&subject, &own, rung.budget(&args.search));
+        Maker { subject: &subject, hlo, args, search, rung, peaks }
     };
+    let (rung, chosen) = match args.allowed_recipes() {
+        Some(allowed) => {
+            let choose = |rung| maker(rung).chosen(allowed, &[]);
+            let (rung, best) = best_choice(&args.search, choose)?;
+            match &args.without[..] {
+                [] => (rung, best),
+                without => (rung, maker(rung).chosen(allowed, without)?),
+            }
+        }
+        None => {
+            let asked = Rung::asked(&args.search);
+            (asked, maker(asked).given()?)
+        }
+    };
+    let maker = maker(rung);
     let loops = maker.loops(&chosen);
     let Chosen { recipes, changed, order_alone, alone, kept_because, sameness, .. } = chosen;
     let before = spent(&subject, &own);
@@ -124,8 +138,8 @@ pub fn improve<T>(
 /// What each computation may need, so that the module as a whole needs no more than before: what it
 /// needed, plus what was free while it ran. With any other limit, each may need what it needed
 /// before.
-fn peaks(subject: &Subject, own: &[Decided<()>], search: &SearchArgs) -> Peaks {
-    let is_same_limit = search.memory_budget.is_none_or(|budget| budget == Budget::Times(1.0));
+fn peaks(subject: &Subject, own: &[Decided<()>], budget: Budget) -> Peaks {
+    let is_same_limit = budget == Budget::Times(1.0);
     let mut room: IdVec<UnitId, Option<Bytes>> = IdVec::filled(None, own.len());
     for unit in own.iter().rev() {
         let id = unit.priced.unit;
@@ -176,6 +190,27 @@ struct Chosen<T> {
     is_tried: bool,
 }
 
+impl<T> Chosen<T> {
+    fn entry(&self) -> Option<&Decided<T>> {
+        let changed = self.changed.as_ref().map(|(_, all)| all);
+        changed.or(self.alone.as_ref())?.last()
+    }
+}
+
+impl<T> Choice for Chosen<T> {
+    fn step_time(&self) -> Nanos {
+        self.entry().map_or(Nanos::ZERO, |entry| entry.result.step_time())
+    }
+
+    fn exposed(&self) -> Nanos {
+        self.entry().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after)
+    }
+
+    fn order_alone(&mut self) -> Option<&mut Nanos> {
+        self.order_alone.as_mut()
+    }
+}
+
 fn step<T>(all: &[Decided<T>]) -> Nanos {
     all.last().map_or(Nanos::ZERO, |entry| entry.result.step_time())
 }
@@ -202,6 +237,7 @@ struct Maker<'a, T> {
     hlo: &'a Hlo,
     args: &'a args::Schedule,
     search: &'a dyn OrderSearch<T>,
+    rung: Rung,
     peaks: Peaks,
 }
 
@@ -219,7 +255,7 @@ impl<T> Maker<'_, T> {
                 error => Failed::in_file(file, format!("--merge: {error}")),
             })?;
         let subject = self.subject.changed_to(module)?;
-        let all = self.search.search(&subject, &self.args.search, &self.peaks)?;
+        let all = self.search.search(&subject, self.rung, &self.peaks)?;
         let recipes = recipes.into_iter().zip(into).collect();
         let module = module_of(&subject, self.hlo);
         let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
@@ -228,9 +264,9 @@ impl<T> Maker<'_, T> {
         Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
     }
 
-    /// The recipes that make the step shorter.
-    fn chosen(&self, allowed: &AllowedRecipes) -> Result<Chosen<T>, Failed> {
-        let alone = self.search.search(self.subject, &self.args.search, &self.peaks)?;
+    /// The recipes that make the step shorter, but for those that are left out.
+    fn chosen(&self, allowed: &AllowedRecipes, without: &[String]) -> Result<Chosen<T>, Failed> {
+        let alone = self.search.search(self.subject, self.rung, &self.peaks)?;
         let exposed = alone.last().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after);
         let order_alone = Some(step(&alone));
         let kept = |because, alone| Chosen {
@@ -247,7 +283,7 @@ impl<T> Maker<'_, T> {
             return Ok(Chosen { is_tried: false, ..kept });
         }
         let (tried, sameness) = match self.best(allowed, &alone)? {
-            Some(tried) => match self.proved_part(self.without(tried)?, allowed)? {
+            Some(tried) => match self.proved_part(self.without(tried, without)?, allowed)? {
                 Some(proved) => proved,
                 None => return Ok(kept("none of those that help could be proved", alone)),
             },
@@ -257,7 +293,7 @@ impl<T> Maker<'_, T> {
             None => return Ok(kept("none of those that are allowed applies to it", alone)),
         };
         let (subject, recipes) = (tried.subject, tried.recipes);
-        let all = self.search.search(&subject, &self.args.search, &self.peaks)?;
+        let all = self.search.search(&subject, self.rung, &self.peaks)?;
         if step(&all).0 > step(&alone).0 * (1.0 - LEAST) {
             return Ok(kept("none that was tried makes the step shorter", alone));
         }
@@ -454,7 +490,7 @@ impl<T> Maker<'_, T> {
     /// step shorter.
     fn kept(&self, best: Option<Tried<T>>, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let subject = best.as_ref().map_or(self.subject, |best| &best.subject);
-        let budget = self.args.search.memory_budget.unwrap_or(Budget::Times(1.0));
+        let budget = self.rung.budget(&self.args.search);
         let limits = keeps::KeepLimits { peaks: &self.peaks, budget };
         let sets = keeps::sets(subject, subject.hlo.as_ref().unwrap_or(self.hlo), &limits)?;
         let mut shortest = best.as_ref().map_or(alone, |best| step(&best.all));
@@ -515,8 +551,7 @@ impl<T> Maker<'_, T> {
         module: Module,
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
-        let sketch = SearchArgs { effort: Some(EffortArg::Sketch), ..self.args.search.clone() };
-        match self.search.search(&subject, &sketch, &self.peaks) {
+        match self.search.search(&subject, self.rung.sketched(), &self.peaks) {
             Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),
@@ -525,12 +560,12 @@ impl<T> Maker<'_, T> {
     }
 
     /// The same without the recipes that are left out.
-    fn without(&self, tried: Tried<T>) -> Result<Tried<T>, Failed> {
-        if self.args.without.is_empty() {
+    fn without(&self, tried: Tried<T>, without: &[String]) -> Result<Tried<T>, Failed> {
+        if without.is_empty() {
             return Ok(tried);
         }
         let names = numbered(tried.recipes.iter().map(|(recipe, _)| recipe));
-        if let Some(unknown) = self.args.without.iter().find(|name| !names.contains(name)) {
+        if let Some(unknown) = without.iter().find(|name| !names.contains(name)) {
             let there = match &names[..] {
                 [] => "none was chosen".to_owned(),
                 [only] => format!("only {only} was chosen"),
@@ -542,7 +577,7 @@ impl<T> Maker<'_, T> {
             .recipes
             .iter()
             .zip(&names)
-            .filter(|(_, name)| !self.args.without.contains(name))
+            .filter(|(_, name)| !without.contains(name))
             .map(|((recipe, _), _)| recipe.clone())
             .collect();
         let mut sets: Vec<Vec<Recipe>> = Vec::new();

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::advice::{self, LazyAdvice, Question};
 use crate::answer::{self, Answer, Figures};
-use crate::args::{self, ChainWhich, Compat, Emit, PictureArgs, SearchArgs};
+use crate::args::{self, ChainWhich, Compat, Emit, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
@@ -97,7 +97,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         };
     }
     let all = match args.passes.is_empty() {
-        true => all_searched(&subject, args, &Peaks::new())?,
+        true => all_searched(&subject, args, Rung::asked(&args.search), &Peaks::new())?,
         false => source.walk(|priced| passed(priced, args))?,
     };
     Ok(Box::new(Done::new(subject, all, args)))
@@ -105,9 +105,8 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
 
 /// A module, changed where that makes its step shorter.
 fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>, Failed> {
-    let search = |subject: &Subject, search: &SearchArgs, peaks: &Peaks| {
-        all_searched(subject, &args::Schedule { search: search.clone(), ..args.clone() }, peaks)
-    };
+    let search =
+        |subject: &Subject, rung: Rung, peaks: &Peaks| all_searched(subject, args, rung, peaks);
     let ImprovedModule { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
     Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
 }
@@ -205,6 +204,7 @@ fn is_interrupted(all: &[DecidedUnit]) -> bool {
 fn all_searched(
     subject: &Subject,
     args: &args::Schedule,
+    from: Rung,
     peaks: &Peaks,
 ) -> Result<Vec<DecidedUnit>, Failed> {
     let started = Instant::now();
@@ -221,7 +221,7 @@ fn all_searched(
         _ => true,
     };
     let is_last = |all: &[DecidedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
-    let mut all = best(&args.search, walk, is_last)?;
+    let mut all = best(&args.search, from, walk, is_last)?;
     let mut rest = started.elapsed().as_secs_f64();
     let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
         OrderOrigin::Searched(found) => Some(found),

@@ -60,40 +60,55 @@ impl Rung {
         Rung { effort: args.effort.unwrap_or(EffortArg::Default), at_input_peak: false }
     }
 
-    /// All searches with less effort or memory that could give a faster order, the hardest first.
-    /// For a single graph, more effort includes everything that less does; for a module, the orders
-    /// of its computations depend on each other.
-    fn lesser(args: &SearchArgs, is_single: bool) -> Vec<Rung> {
-        let asked = Rung::asked(args).effort;
+    /// The same with the effort that rewrites are tried with.
+    pub fn sketched(self) -> Rung {
+        Rung { effort: EffortArg::Sketch, ..self }
+    }
+
+    /// The base of the limit that is used: what was asked for, or the input order's peak.
+    pub fn budget(self, args: &SearchArgs) -> Budget {
+        match self.at_input_peak {
+            true => Budget::Times(1.0),
+            false => args.memory_budget.unwrap_or(Budget::Times(1.0)),
+        }
+    }
+
+    /// All searches with less effort or memory that could give a faster step, the hardest first.
+    /// The orders of a module's computations depend on each other, and so do rewrites and orders;
+    /// for a single graph, more effort includes everything that less does.
+    pub fn lesser(self, args: &SearchArgs, is_single: bool) -> Vec<Rung> {
         let has_more = match args.memory_budget {
             Some(Budget::Times(times)) => times > 1.0,
             Some(Budget::Absolute(_)) => true,
             None => false,
         };
         let efforts = [EffortArg::Thorough, EffortArg::Default, EffortArg::Quick];
-        let efforts = efforts.into_iter().skip_while(|&effort| effort != asked);
+        let efforts = efforts.into_iter().skip_while(|&effort| effort != self.effort);
         let rungs = efforts
             .flat_map(|effort| [false, true].map(|at_input_peak| Rung { effort, at_input_peak }));
-        let is_worth =
-            |rung: &Rung| (has_more || !rung.at_input_peak) && (!is_single || rung.effort == asked);
-        rungs.skip(1).filter(is_worth).collect()
+        let has_room = |rung: &Rung| match rung.at_input_peak {
+            true => has_more,
+            false => !self.at_input_peak,
+        };
+        let is_worth = |rung: &Rung| has_room(rung) && (!is_single || rung.effort == self.effort);
+        rungs.filter(|&rung| rung != self).filter(is_worth).collect()
     }
 }
 
-/// The best of the orders found by the requested search and by lesser ones: the search is not
-/// exact, and a larger budget or effort may find a slower order. `is_best` says that nothing can be
-/// better.
+/// The best of the orders found by a search and by lesser ones: the search is not exact, and a
+/// larger budget or effort may find a slower order. `is_best` says that nothing can be better.
 pub fn best<T>(
     args: &SearchArgs,
+    from: Rung,
     walk: impl Fn(Rung) -> Result<Vec<Decided<T>>, Failed>,
     is_best: impl Fn(&[Decided<T>]) -> bool,
 ) -> Result<Vec<Decided<T>>, Failed> {
     let time = |all: &[Decided<T>]| {
         all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round())
     };
-    let mut best = walk(Rung::asked(args));
+    let mut best = walk(from);
     let is_single = best.as_ref().is_ok_and(|all| all.len() == 1);
-    for rung in Rung::lesser(args, is_single) {
+    for rung in from.lesser(args, is_single) {
         let known = match &best {
             Err(Failed::Stopped) => break,
             Ok(all) if is_best(all) => break,
@@ -107,6 +122,42 @@ pub fn best<T>(
         }
     }
     best
+}
+
+/// A program with its order that a search chose.
+pub trait Choice {
+    fn step_time(&self) -> Nanos;
+    /// The communication that is still exposed.
+    fn exposed(&self) -> Nanos;
+    /// The step of the best order of the program as it was.
+    fn order_alone(&mut self) -> Option<&mut Nanos>;
+}
+
+/// The best choice of a search and of lesser ones, and whose it is: with less effort or memory
+/// other rewrites are chosen, which may be better.
+pub fn best_choice<C: Choice>(
+    args: &SearchArgs,
+    choose: impl Fn(Rung) -> Result<C, Failed>,
+) -> Result<(Rung, C), Failed> {
+    let asked = Rung::asked(args);
+    let mut best = (asked, choose(asked)?);
+    for rung in asked.lesser(args, false) {
+        if best.1.exposed() == Nanos::ZERO {
+            break;
+        }
+        let mut other = match choose(rung) {
+            Err(Failed::BadInput(_)) => continue,
+            other => other?,
+        };
+        if other.step_time() >= best.1.step_time() {
+            continue;
+        }
+        if let (Some(other), Some(best)) = (other.order_alone(), best.1.order_alone()) {
+            *other = (*other).min(*best);
+        }
+        best = (rung, other);
+    }
+    Ok(best)
 }
 
 /// The search that was asked for, as the library takes it.

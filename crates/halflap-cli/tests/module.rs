@@ -410,6 +410,28 @@ fn more_memory_or_effort_is_never_slower() {
     }
 }
 
+/// What is chosen with less effort or memory is a choice with more of them, too.
+#[test]
+fn more_memory_or_effort_never_gives_slower_rewrites() {
+    let dir = folder("never-slower-rewritten");
+    for program in
+        [hlo("fsdp_L2_scan.after_spmd_partitioning.txt.gz"), corpus("fsdp_backward.graph.json.gz")]
+    {
+        let step_time = |[effort, budget]: [&str; 2]| {
+            let wanted = ["schedule", &program, "--json", "--no-advice", "--device", "h100"];
+            let more = ["--rewrite", "all", "--effort", effort, "--memory-budget", budget];
+            let output = halflap(&dir, &[&wanted[..], &more].concat());
+            let answer: Value = serde_json::from_str(&ends(&output, 0).0).unwrap();
+            answer["step_time"].as_f64().unwrap()
+        };
+        let least = step_time(["quick", "1x"]);
+        let quick = step_time(["quick", "1.1x"]);
+        let default = step_time(["default", "1.1x"]);
+        assert!(quick <= least * (1.0 + 1e-9), "{program}: {quick} {least}");
+        assert!(default <= quick * (1.0 + 1e-9), "{program}: {default} {quick}");
+    }
+}
+
 #[test]
 fn what_people_write_is_scheduled_and_written_in_full() {
     let dir = folder("module-short");

@@ -56,6 +56,7 @@ impl ModuleSource {
             Which::Ours(args) => {
                 return found(&best(
                     args,
+                    Rung::asked(args),
                     |rung| self.searched(args, rung),
                     |all| all.iter().all(is_at_bound),
                 )?);
