@@ -4,6 +4,7 @@ docs/faults.md."""
 
 import argparse
 import concurrent.futures
+import datetime
 import pathlib
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from walk import build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py), [others.py](../tests/faults/others.py) and [mixed.py](../tests/faults/mixed.py), each run {times} on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank, `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py` regenerates this page.
+What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py), [others.py](../tests/faults/others.py) and [mixed.py](../tests/faults/mixed.py), each run {times} on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank, `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py --times 3` regenerates this page; made on {date}.
 
 | fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -108,7 +109,12 @@ def main():
         wrongly, runs = alarms(correct, args.times, library)
     foot = f"\nThe correct modules raised {wrongly} alarms in {runs} walks.\n"
     pathlib.Path(args.output).write_text(
-        HEAD.format(times="once" if args.times == 1 else f"{args.times} times") + "\n".join(rows) + "\n" + foot
+        HEAD.format(
+            times="once" if args.times == 1 else f"{args.times} times", date=datetime.date.today()
+        )
+        + "\n".join(rows)
+        + "\n"
+        + foot
     )
     walks = args.times * sum(len(case.ranks) for case in cases)
     print(
