@@ -340,6 +340,20 @@ pub(crate) fn after_name(module: &Module, instr: InstrId) -> &str {
     text.trim_start().trim_start_matches('=').trim_start()
 }
 
+/// An instruction's text with other operands, without its name.
+pub(crate) fn with_operands(module: &Module, instr: InstrId, operands: &str) -> String {
+    let (whole, payload) = (after_name(module, instr), module.instruction(instr).payload);
+    let end = module.instruction(instr).text.end;
+    let rest = &module.text[payload.end as usize..end as usize];
+    let start = whole.len() - (end - payload.start) as usize;
+    format!("{}{operands}{rest}", &whole[..start])
+}
+
+/// The name of an operand, without the path to an element of it.
+pub(crate) fn read_name(operand: &str) -> String {
+    operand.trim_start_matches('%').split('#').next().unwrap_or_default().to_owned()
+}
+
 /// Adds elements to the tuple type that a text begins with; if it begins with none, returns it
 /// unchanged.
 pub(crate) fn grown(text: &str, shapes: &[String]) -> String {

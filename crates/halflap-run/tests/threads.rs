@@ -17,9 +17,8 @@ use std::time::Duration;
 use halflap::graph::Assignment;
 use halflap::import::unzip;
 use halflap::order::Order;
-use halflap_hlo::LoweredModule;
-use halflap_hlo::Module;
 use halflap_hlo::plan::{PlanStep, Program, build, fuse};
+use halflap_hlo::{LoweredModule, Module, without_calls};
 use halflap_run::check::{Checks, Strictness};
 use halflap_run::comm::EmulatedLink;
 use halflap_run::evaluate::Evaluator;
@@ -366,20 +365,46 @@ fn control_flow() {
           c = (f32[4], f32[4], f32[4]) call(p, q), to_apply=f
           a = f32[4] get-tuple-element(c), index=0\n b = f32[4] get-tuple-element(c), index=1
           d = f32[4] get-tuple-element(c), index=2\n s = f32[4] add(a, b)\n ROOT r = (f32[4], f32[4]) tuple(s, d) }",
+        // Updates in place that read what they overwrite, in fusions and in callees.
+        "HloModule m
+        fused { a = f32[6,4] parameter(0)\n i = s32[] parameter(1)\n z = s32[] constant(0)
+          r = f32[1,4] dynamic-slice(a, i, z), dynamic_slice_sizes={1,4}\n h = f32[1,4] slice(a), slice={[5:6], [0:4]}
+          u = f32[1,4] add(r, h)\n ROOT d = f32[6,4] dynamic-update-slice(a, u, i, z) }
+        shift { a = f32[6,4] parameter(0)\n i = s32[] parameter(1)\n z = s32[] constant(0)
+          n = f32[6,4] sine(a)\n r = f32[1,4] dynamic-slice(n, i, z), dynamic_slice_sizes={1,4}
+          ROOT d = f32[6,4] dynamic-update-slice(a, r, z, z) }
+        body { s = (s32[], f32[6,4], f32[6,4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[6,4] get-tuple-element(s), index=1\n b = f32[6,4] get-tuple-element(s), index=2
+          one = s32[] constant(1)\n j = s32[] add(i, one)
+          f = f32[6,4] fusion(a, i), kind=kLoop, calls=fused\n c = f32[6,4] call(f, i), to_apply=shift
+          d = f32[6,4] call(b, j), to_apply=shift\n g = f32[6,4] add(d, f)
+          ROOT t = (s32[], f32[6,4], f32[6,4]) tuple(j, c, g) }
+        cond { s = (s32[], f32[6,4], f32[6,4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(5)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        ENTRY e { p = f32[6,4] parameter(0)\n q = f32[6,4] parameter(1)\n z = s32[] constant(0)
+          t = (s32[], f32[6,4], f32[6,4]) tuple(z, p, q)
+          ROOT w = (s32[], f32[6,4], f32[6,4]) while(t), condition=cond, body=body }",
     ];
     for source in modules {
         let module = text(source);
-        for seed in [None, Some(3)] {
-            let (prepared, program) = plan(&module, seed);
-            for number in 0..4 {
-                let inputs = made(&prepared, number);
-                let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
-                let outcome =
-                    run_all(&prepared, inputs, &Options { steps: 3, ..Options::default() })
-                        .unwrap();
-                assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), source);
-                assert!(outcome.ranks[0].peak <= program.peak());
-            }
+        let inlined = without_calls(&module).unwrap();
+        assert_eq!(inlined.is_some(), source.contains("call("), "{source}");
+        for of in std::iter::once(&module).chain(&inlined) {
+            runs_as_evaluated(of, &module);
+        }
+    }
+}
+
+/// Runs a module in some orders, fused and not, and compares with the evaluation of another.
+fn runs_as_evaluated(module: &Module, evaluated: &Module) {
+    for (seed, number) in [None, Some(3), Some(5), None].into_iter().zip(0..4) {
+        for (prepared, program) in [plan(module, seed), fused(module, seed)] {
+            let inputs = made(&prepared, number);
+            let expected = Evaluator::new(evaluated).unwrap().run(&inputs).unwrap();
+            let outcome =
+                run_all(&prepared, inputs, &Options { steps: 3, ..Options::default() }).unwrap();
+            assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), module.text());
+            assert!(outcome.ranks[0].peak <= program.peak());
         }
     }
 }

@@ -10,7 +10,7 @@ use super::values::{limit, switch};
 use crate::runtime::Fault;
 
 /// Checks while a module runs (docs/debug.md).
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 #[command(next_help_heading = "Debugging")]
 pub struct DebugArgs {
     /// Check that buffers are allocated and freed at the planned steps: log differences, or end the

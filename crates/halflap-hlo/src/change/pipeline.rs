@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::later::{self, Late};
 use super::{CarriedBuffers, LoopStays, RecipeSubject, Refusal, Shift};
-use crate::draft::{Draft, DraftLine, after_name, grown};
+use crate::draft::{Draft, DraftLine, after_name, grown, read_name, with_operands};
 use crate::ids::{ComputationId, InstrId};
 use crate::split::shape_text;
 use crate::{Module, Opcode, Operand};
@@ -409,7 +409,8 @@ impl PipelinePlan<'_, '_> {
         let start = draft.fresh(&format!("{}.ahead", self.name(init)));
         let line = self.longer_tuple(draft, init, &Longer { name: &start, shapes, more: &first });
         draft.replace(looped, line);
-        let text = self.with_operands(looped, &format!("{}{start}", draft.percent(looped)));
+        let text =
+            with_operands(self.module(), looped, &format!("{}{start}", draft.percent(looped)));
         let name = self.name(looped).to_owned();
         let text = grown(&text, shapes);
         draft.replace(looped, DraftLine { name, text, reads: vec![start] });
@@ -554,7 +555,7 @@ impl PipelinePlan<'_, '_> {
         };
         let operands: Vec<String> = operands.map(read).collect();
         let reads = operands.iter().map(|operand| read_name(operand)).collect();
-        let text = self.with_operands(member, &operands.join(", "));
+        let text = with_operands(self.module(), member, &operands.join(", "));
         let name = self.name(member).to_owned();
         let is_first = self.subject.opcode(member).is_sync_collective()
             && self.module().operands(member).iter().all(|of| late.contains_key(&of.of));
@@ -619,16 +620,6 @@ impl PipelinePlan<'_, '_> {
         }
     }
 
-    /// An instruction with other operands, without its name.
-    fn with_operands(&self, instr: InstrId, operands: &str) -> String {
-        let module = self.module();
-        let (whole, payload) = (after_name(module, instr), module.instruction(instr).payload);
-        let end = module.instruction(instr).text.end;
-        let rest = &module.text[payload.end as usize..end as usize];
-        let start = whole.len() - (end - payload.start) as usize;
-        format!("{}{operands}{rest}", &whole[..start])
-    }
-
     /// A tuple of more elements.
     fn longer_tuple(&self, draft: &Draft<'_>, tuple: InstrId, longer: &Longer<'_>) -> DraftLine {
         let &Longer { name, shapes, more } = longer;
@@ -639,7 +630,7 @@ impl PipelinePlan<'_, '_> {
         let texts = texts.collect::<Vec<String>>().join(", ");
         let reads = own.iter().map(|operand| self.name(operand.of).to_owned());
         let reads = reads.chain(more.iter().cloned()).collect();
-        let text = grown(&self.with_operands(tuple, &texts), shapes);
+        let text = grown(&with_operands(self.module(), tuple, &texts), shapes);
         DraftLine { name: name.to_owned(), text, reads }
     }
 }
@@ -657,11 +648,6 @@ struct Longer<'a> {
     shapes: &'a [String],
     /// The names of its new elements.
     more: &'a [String],
-}
-
-/// The name of an operand, without the path to an element of it.
-fn read_name(operand: &str) -> String {
-    operand.trim_start_matches('%').split('#').next().unwrap_or_default().to_owned()
 }
 
 /// Which iteration instructions are copied for.
@@ -726,14 +712,14 @@ impl<'a, 's, 'm> Copier<'a, 's, 'm> {
 
     /// Writes a copy that reads other values, by their names.
     fn write(&self, draft: &mut Draft<'_>, instr: InstrId, copy: Copied<'_>) -> String {
-        let (plan, module) = (self.plan, self.plan.module());
+        let module = self.plan.module();
         let Copied { stem, reads } = copy;
         let percent = draft.percent(self.at);
         let mut text = match reads.is_empty() {
             true => after_name(module, instr).to_owned(),
             false => {
                 let operands = reads.iter().map(|name| format!("{percent}{name}"));
-                plan.with_operands(instr, &operands.collect::<Vec<_>>().join(", "))
+                with_operands(module, instr, &operands.collect::<Vec<_>>().join(", "))
             }
         };
         if let Some(channel) = module.attribute(instr, "channel_id") {

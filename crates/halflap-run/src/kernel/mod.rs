@@ -295,12 +295,10 @@ impl Kernel {
         self.plan.is_one_stage()
     }
 
-    /// Whether an output may be written to the memory of an input ([`View::from_raw`]).
+    /// Whether an output may be written to the memory of an input ([`View::from_raw`]). An output
+    /// is written by one stage; if that is the last one, nothing reads the input after it.
     pub fn can_share(&self, output: usize, input: usize) -> bool {
-        match &self.plan.stages[..] {
-            [stage] => stage.can_share(output, input),
-            _ => false,
-        }
+        self.plan.stages.last().is_some_and(|last| last.can_share(output, input))
     }
 
     /// Runs it. Panics where the arrays are not of the types that it was made for.

@@ -171,6 +171,21 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Whether anything that is read or written names kernels or orders, which must then be those of
+/// the module's text.
+fn names_kernels(args: &args::Run) -> bool {
+    let [_, profile] = args.machine.costs.files();
+    let is_read = args.order.is_some() || !args.order_for.is_empty() || profile.is_some();
+    let is_written = [&args.order_out, &args.profile_out, &args.pictures.trace];
+    is_read
+        || is_written.into_iter().any(Option::is_some)
+        || args.pictures.report.is_some()
+        || !args.custom_calls.is_empty()
+        || args.compare
+        || args.tune.is_some()
+        || args.debug != args::DebugArgs::default()
+}
+
 /// A module that can be run, and how.
 struct RunJob<'a> {
     args: &'a args::Run,
@@ -185,6 +200,7 @@ impl<'a> RunJob<'a> {
         debug::catch_faults(args)?;
         let ranks = args.ranks.map(Asked).or(processes.map(Started));
         let source = ModuleSource::read(&args.module, &args.machine, ranks)?.typed()?;
+        let source = if names_kernels(args) { source } else { source.without_calls()? };
         // A name without a folder would be searched in the system's library path.
         let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
         let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
