@@ -30,8 +30,8 @@ use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
 use crate::search::{
-    ChangeScope, Choice, Rung, SearchOutcome, Wanted, best, best_choice, improved, requested,
-    search,
+    ChangeScope, ChosenProgram, Rung, SearchOutcome, Wanted, best, best_choice, improved,
+    requested, search,
 };
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
 use crate::source::{ProgramSource, Subject};
@@ -173,7 +173,7 @@ fn best_chosen(
     }
 }
 
-impl Choice for RewrittenProgram {
+impl ChosenProgram for RewrittenProgram {
     fn step_time(&self) -> Nanos {
         self.after.result.step_time()
     }

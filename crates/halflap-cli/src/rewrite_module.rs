@@ -27,7 +27,7 @@ use halflap_hlo::{Module, Sameness, same};
 use crate::args::{self, AllowedRecipes};
 use crate::equivalence::unproved;
 use crate::exit::Failed;
-use crate::search::{Choice, Rung, best_choice};
+use crate::search::{ChosenProgram, Rung, best_choice};
 use crate::show::Was;
 use crate::source::{Hlo, Subject};
 pub use report::ModuleChanges;
@@ -197,7 +197,7 @@ impl<T> Chosen<T> {
     }
 }
 
-impl<T> Choice for Chosen<T> {
+impl<T> ChosenProgram for Chosen<T> {
     fn step_time(&self) -> Nanos {
         self.entry().map_or(Nanos::ZERO, |entry| entry.result.step_time())
     }

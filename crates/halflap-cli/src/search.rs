@@ -125,7 +125,7 @@ pub fn best<T>(
 }
 
 /// A program with its order that a search chose.
-pub trait Choice {
+pub trait ChosenProgram {
     fn step_time(&self) -> Nanos;
     /// The communication that is still exposed.
     fn exposed(&self) -> Nanos;
@@ -135,7 +135,7 @@ pub trait Choice {
 
 /// The best choice of a search and of lesser ones, and whose it is: with less effort or memory
 /// other rewrites are chosen, which may be better.
-pub fn best_choice<C: Choice>(
+pub fn best_choice<C: ChosenProgram>(
     args: &SearchArgs,
     choose: impl Fn(Rung) -> Result<C, Failed>,
 ) -> Result<(Rung, C), Failed> {

@@ -8,14 +8,14 @@ use crate::ids::{ComputationId, InstrId};
 use crate::{Module, Opcode, Operand};
 use halflap::ids::Id;
 
-/// Callees with more instructions are inlined only if they are called once.
+/// ModuleCalls with more instructions are inlined only if they are called once.
 const SMALL: usize = 64;
 
 /// The same module without calls of computations that do not communicate; `None` if it has none.
-/// Callees with collectives stay: their orders are searched once for all calls.
+/// ModuleCalls with collectives stay: their orders are searched once for all calls.
 pub fn without_calls(module: &Module) -> Result<Option<Module>, DraftError> {
     let mut after: Option<Module> = None;
-    // Callees of callees become callees.
+    // ModuleCalls of callees become callees.
     loop {
         match one_level(after.as_ref().unwrap_or(module))? {
             Some(next) => after = Some(next),
@@ -25,7 +25,7 @@ pub fn without_calls(module: &Module) -> Result<Option<Module>, DraftError> {
 }
 
 fn one_level(module: &Module) -> Result<Option<Module>, DraftError> {
-    let callees = Callees::of(module);
+    let callees = ModuleCalls::of(module);
     let mut draft = Draft::new(module);
     let mut is_any = false;
     for &call in callees.calls.iter().filter(|&&call| callees.is_inlined(call)) {
@@ -36,7 +36,7 @@ fn one_level(module: &Module) -> Result<Option<Module>, DraftError> {
 }
 
 /// The calls of a module, and what is known about their callees.
-struct Callees<'m> {
+struct ModuleCalls<'m> {
     module: &'m Module,
     calls: Vec<InstrId>,
     /// How often each computation is called.
@@ -47,8 +47,8 @@ struct Callees<'m> {
     kept: HashSet<ComputationId>,
 }
 
-impl<'m> Callees<'m> {
-    fn of(module: &'m Module) -> Callees<'m> {
+impl<'m> ModuleCalls<'m> {
+    fn of(module: &'m Module) -> ModuleCalls<'m> {
         let all = (0..module.len()).map(InstrId::from_index);
         let is_call = |&instr: &InstrId| module.instruction(instr).opcode == Opcode::Call;
         let calls: Vec<InstrId> = all.clone().filter(is_call).collect();
@@ -65,7 +65,7 @@ impl<'m> Callees<'m> {
             let stays = |&id: &ComputationId| !kept.contains(&id) && must_stay(module, id, &kept);
             let more: Vec<ComputationId> = module.computations().filter(stays).collect();
             if more.is_empty() {
-                return Callees { module, calls, count, controlled, kept };
+                return ModuleCalls { module, calls, count, controlled, kept };
             }
             kept.extend(more);
         }

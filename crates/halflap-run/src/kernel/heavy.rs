@@ -269,6 +269,10 @@ impl KernelStage for DynamicSlice {
         // SAFETY: the start is clamped, so the slice lies in the array.
         unsafe { self.transfer.run(buffers.read(self.from).add(place), buffers.write(self.to)) }
     }
+
+    fn elements(&self) -> Option<usize> {
+        Some(self.transfer.elements())
+    }
 }
 
 /// Replaces a part of an array.
@@ -312,6 +316,11 @@ impl KernelStage for DynamicUpdateSlice {
             }
             self.transfer.run(buffers.read(self.update), to.add(place));
         }
+    }
+
+    /// In place.
+    fn elements(&self) -> Option<usize> {
+        Some(self.transfer.elements())
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {

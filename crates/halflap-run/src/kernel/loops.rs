@@ -177,6 +177,10 @@ impl KernelStage for ElementLoop {
         self.body.local_bytes()
     }
 
+    fn elements(&self) -> Option<usize> {
+        Some(self.body.total)
+    }
+
     fn can_share(&self, output: usize, input: usize) -> bool {
         let mut reads = self
             .body

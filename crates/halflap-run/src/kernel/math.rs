@@ -1,6 +1,6 @@
 //! Functions of real numbers, in forms that a compiler turns into vector code.
 //!
-//! Those that transformers spend time in (`exp`, `tanh`, `log`, `logistic`, `erf`, `sine`,
+//! Those that transformers spend time in (`exp`, `tanh`, `log`, `log1p`, `logistic`, `erf`, `sine`,
 //! `cosine`) are polynomials without branches for f32, correct to 2 ulp; the rest, and f64, come
 //! from the system's math library. No fused multiply-add is used: results have the same bits on
 //! every machine.
@@ -116,10 +116,6 @@ macro_rules! common {
             self.exp_m1()
         }
         #[inline(always)]
-        fn log1p(self) -> $type {
-            self.ln_1p()
-        }
-        #[inline(always)]
         fn tan(self) -> $type {
             $type::tan(self)
         }
@@ -219,6 +215,10 @@ impl Real for f32 {
         log(self)
     }
     #[inline(always)]
+    fn log1p(self) -> f32 {
+        log1p(self)
+    }
+    #[inline(always)]
     fn tanh(self) -> f32 {
         tanh(self)
     }
@@ -250,6 +250,10 @@ impl Real for f64 {
     #[inline(always)]
     fn log(self) -> f64 {
         self.ln()
+    }
+    #[inline(always)]
+    fn log1p(self) -> f64 {
+        self.ln_1p()
     }
     #[inline(always)]
     fn tanh(self) -> f64 {
@@ -342,6 +346,19 @@ fn log(x: f32) -> f32 {
     if x > 0.0 && x < f32::INFINITY { value } else { special }
 }
 
+/// The natural logarithm of 1 + x: that of the rounded sum, and what rounding lost.
+#[inline(always)]
+fn log1p(x: f32) -> f32 {
+    let sum = 1.0 + x;
+    let value = log(sum) + (x - (sum - 1.0)) / sum;
+    // The sign of zero is kept, and a pole is no quotient of zeros.
+    match sum {
+        1.0 | f32::INFINITY => x,
+        0.0 => f32::NEG_INFINITY,
+        _ => value,
+    }
+}
+
 /// The hyperbolic tangent: near 0 an odd polynomial, elsewhere by `exp`.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
@@ -389,6 +406,9 @@ mod tests {
         assert!(worst(exp, f64::exp, (-87.0, 88.0)) < 1.5);
         assert!(worst(log, f64::ln, (1e-6, 4.0)) < 1.5);
         assert!(worst(log, f64::ln, (1.0, 1e9)) < 1.5);
+        assert!(worst(log1p, f64::ln_1p, (-0.999, 0.5)) < 2.0);
+        assert!(worst(log1p, f64::ln_1p, (-1e-3, 1e-3)) < 2.0);
+        assert!(worst(log1p, f64::ln_1p, (1.0, 1e9)) < 2.0);
         assert!(worst(tanh, f64::tanh, (-9.5, 9.5)) < 2.0);
         assert!(worst(tanh, f64::tanh, (-1e-3, 1e-3)) < 1.0);
     }
@@ -411,6 +431,11 @@ mod tests {
             (log(0.0), log(f32::INFINITY), log(1.0)),
             (f32::NEG_INFINITY, f32::INFINITY, 0.0)
         );
+        assert_eq!(
+            (log1p(-1.0), log1p(f32::INFINITY), log1p(1e-30)),
+            (f32::NEG_INFINITY, f32::INFINITY, 1e-30)
+        );
+        assert!(log1p(-0.0).is_sign_negative() && log1p(-1.5).is_nan() && log1p(f32::NAN).is_nan());
         assert_eq!((tanh(50.0), tanh(-50.0), tanh(f32::INFINITY)), (1.0, -1.0, 1.0));
         assert!(tanh(-0.0).is_sign_negative());
         assert!(NumberType::max(f32::NAN, 1.0).is_nan() && NumberType::min(1.0, f32::NAN).is_nan());

@@ -301,6 +301,12 @@ impl Kernel {
         self.plan.stages.last().is_some_and(|last| last.can_share(output, input))
     }
 
+    /// How many elements it works on, if little is done with each. What is updated in place does
+    /// not count.
+    pub(crate) fn elements(&self) -> Option<usize> {
+        self.plan.stages.iter().map(|stage| stage.elements()).sum()
+    }
+
     /// Runs it. Panics where the arrays are not of the types that it was made for.
     pub fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>], scratch: &mut Scratch) {
         assert_eq!(inputs.len(), self.inputs.len(), "{}: inputs", self.name);

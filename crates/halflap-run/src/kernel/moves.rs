@@ -36,6 +36,10 @@ impl KernelStage for CopyStage {
     fn parts(&self) -> usize {
         parts_of(self.transfer.elements(), self.transfer.slices())
     }
+
+    fn elements(&self) -> Option<usize> {
+        Some(self.transfer.elements())
+    }
 }
 
 /// Elements of one type as those of another.

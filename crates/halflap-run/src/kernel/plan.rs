@@ -43,6 +43,11 @@ pub(super) trait KernelStage: Send + Sync {
         0
     }
 
+    /// How many elements it works on, if little is done with each.
+    fn elements(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether an output may be in the same memory as an input.
     fn can_share(&self, _output: usize, _input: usize) -> bool {
         false

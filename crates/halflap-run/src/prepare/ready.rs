@@ -16,7 +16,12 @@ pub(crate) struct KernelLaunch {
     pub(crate) outs: Vec<SlotId>,
     /// For each input, whether it must be saved first, because an output overwrites it.
     pub(crate) aside: Vec<bool>,
+    /// Whether it takes less time than waking a thread.
+    pub(crate) is_short: bool,
 }
+
+/// A kernel that works on no more elements is short.
+const SHORT: usize = 8 * 1024;
 
 /// An array that is read through bitcasts: the kernel that applies them to a slot.
 pub(crate) struct Cast {
@@ -113,10 +118,14 @@ pub(crate) struct PlanReady {
 }
 
 impl PlanReady {
-    /// The label of a collective's wait, if nothing runs between both.
+    /// The label of a collective's wait, if nothing runs between both that is worth a hand-over to
+    /// another thread.
     pub(crate) fn awaited_at_once(&self, step: usize) -> Option<u32> {
-        let is_work =
-            |action: &&Action| !matches!(action, Action::Alloc { .. } | Action::Free { .. });
+        let is_work = |action: &&Action| match action {
+            Action::Alloc { .. } | Action::Free { .. } => false,
+            Action::Launch { launch, casts, .. } => !casts.is_empty() || !launch.is_short,
+            _ => true,
+        };
         match (&self.actions[step], self.actions[step + 1..].iter().find(is_work)) {
             (Action::Collective { .. }, Some(Action::Wait { label, start })) if *start == step => {
                 Some(*label)
@@ -140,8 +149,12 @@ impl KernelLaunch {
             };
             outs.iter().enumerate().any(here)
         };
-        let aside = (0..ins.len()).map(shares).collect();
-        KernelLaunch { kernel, ins, outs, aside }
+        let aside: Vec<bool> = (0..ins.len()).map(shares).collect();
+        let mut written = outs.iter().zip(kernel.outputs()).filter(|(slot, _)| !ins.contains(slot));
+        let is_short = !aside.contains(&true)
+            && kernel.elements().is_some_and(|elements| elements <= SHORT)
+            && written.all(|(_, kind)| kind.bytes() <= SHORT * 4);
+        KernelLaunch { kernel, ins, outs, aside, is_short }
     }
 }
 
