@@ -27,6 +27,9 @@ type ExchangeKey = (CommId, usize, u64);
 /// Messages that were sent and not yet received.
 type Mail = BTreeMap<MessageKey, VecDeque<PostedMessage>>;
 
+/// How long a rank stays awake before it sleeps until others come.
+const AWAKE: Duration = Duration::from_micros(20);
+
 /// Where the ranks of a process meet.
 pub(crate) struct Hub {
     fate: Arc<Fate>,
@@ -94,6 +97,13 @@ impl OpenExchange {
     /// Waits until a condition holds.
     fn until(&self, fate: &Fate, holds: impl Fn(&ExchangeState) -> bool) -> Result<(), Stopped> {
         let mut state = locked(&self.state);
+        // Others are often about to come: going to sleep takes longer.
+        let began = Instant::now();
+        while !holds(&state) && began.elapsed() < AWAKE {
+            drop(state);
+            std::thread::yield_now();
+            state = locked(&self.state);
+        }
         while !holds(&state) {
             fate.check()?;
             state =
