@@ -2,8 +2,8 @@
 
 use super::error::Gap;
 use super::formula::{Op, Padding, TermId};
-use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
-use super::program::fill;
+use super::moves::{FillStage, transfer_share};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
 use super::walk::{Transfer, strides};
 use super::{Buffers, conv, custom, fft, index, lapack, linear, random, sort, window};
 use crate::tensor::DType;
@@ -59,16 +59,12 @@ impl KernelStage for Who {
     }
 }
 
-/// Padding around an array and between its elements.
+/// The elements of an array that stay when it is padded.
 struct Pad {
-    from: ArraySlot,
-    value: ArraySlot,
-    to: ArraySlot,
-    len: usize,
-    size: usize,
-    /// The elements that stay: where they are, where they go, and how.
-    kept: Option<(usize, usize, Transfer)>,
-    covers: bool,
+    /// Where they are and where they go: the array, and the first byte.
+    from: (ArraySlot, usize),
+    to: (ArraySlot, usize),
+    transfer: Transfer,
 }
 
 /// The elements of a dimension that remain after padding: the first one, its position, and their
@@ -96,32 +92,37 @@ fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Arr
         steps.push(to_by[dim] * (padding.interior + 1));
     }
     let size = term.dtype.size();
-    let covers = count == term.dims;
-    let kept = (!count.contains(&0)).then(|| {
-        (
-            from_base as usize * size,
-            to_base as usize * size,
-            Transfer::new(&count, &from_by, &steps, size),
-        )
-    });
     let to = planner.target(id);
-    planner.add(Pad { from, value, to, len: term.len(), size, kept, covers });
+    if count != term.dims {
+        planner.add_helper(FillStage { value, to, len: term.len(), size });
+    }
+    if count.contains(&0) {
+        return Ok(to);
+    }
+    planner.add(Pad {
+        from: (from, from_base as usize * size),
+        to: (to, to_base as usize * size),
+        transfer: Transfer::new(&count, &from_by, &steps, size),
+    });
     Ok(to)
 }
 
 impl KernelStage for Pad {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let to = buffers.write(self.to);
-        // SAFETY: the value is one element, the output `len`; the transfer was planned for both
-        // arrays.
+        // SAFETY: the transfer was planned for both arrays.
         unsafe {
-            if !self.covers {
-                fill(std::slice::from_raw_parts(buffers.read(self.value), self.size), to, self.len);
-            }
-            if let Some((from_at, to_at, transfer)) = &self.kept {
-                transfer.run(buffers.read(self.from).add(*from_at), to.add(*to_at));
-            }
+            let from = buffers.read(self.from.0).add(self.from.1);
+            let to = buffers.write(self.to.0).add(self.to.1);
+            transfer_share(&self.transfer, buffers, from, to);
         }
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.transfer.elements(), self.transfer.slices())
+    }
+
+    fn elements(&self) -> Option<usize> {
+        Some(self.transfer.elements())
     }
 }
 
@@ -157,8 +158,21 @@ impl KernelStage for Concatenate {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         for (slot, from, to, transfer) in &self.pieces {
             // SAFETY: the transfer was planned for the piece and its place in the output.
-            unsafe { transfer.run(buffers.read(*slot).add(*from), buffers.write(self.to).add(*to)) }
+            unsafe {
+                let (from, to) = (buffers.read(*slot).add(*from), buffers.write(self.to).add(*to));
+                transfer_share(transfer, buffers, from, to);
+            }
         }
+    }
+
+    fn parts(&self) -> usize {
+        let transfers = || self.pieces.iter().map(|(.., transfer)| transfer);
+        let slices = transfers().map(Transfer::slices).max();
+        parts_of(transfers().map(Transfer::elements).sum(), slices.unwrap_or(1))
+    }
+
+    fn elements(&self) -> Option<usize> {
+        Some(self.pieces.iter().map(|(.., transfer)| transfer.elements()).sum())
     }
 }
 
@@ -267,7 +281,14 @@ impl KernelStage for DynamicSlice {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let place = self.starts.place(buffers);
         // SAFETY: the start is clamped, so the slice lies in the array.
-        unsafe { self.transfer.run(buffers.read(self.from).add(place), buffers.write(self.to)) }
+        unsafe {
+            let (from, to) = (buffers.read(self.from).add(place), buffers.write(self.to));
+            transfer_share(&self.transfer, buffers, from, to);
+        }
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.transfer.elements(), self.transfer.slices())
     }
 
     fn elements(&self) -> Option<usize> {

@@ -3,6 +3,7 @@
 use super::Buffers;
 use super::block::BlockFn;
 use super::plan::{ArraySlot, KernelStage, Strided, parts_of};
+use super::program::fill;
 use super::walk::{Transfer, strides};
 
 /// A copy of elements of one array to a dense one.
@@ -21,15 +22,11 @@ impl CopyStage {
 
 impl KernelStage for CopyStage {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let share = buffers.share(self.transfer.slices());
         // SAFETY: the transfer was planned for the arrays of these slots, which are different
         // memory.
         unsafe {
             let (from, to) = (buffers.read(self.from.0).add(self.from.1), buffers.write(self.to));
-            match share.len() == self.transfer.slices() {
-                true => self.transfer.run(from, to),
-                false => self.transfer.run_slices(from, to, share),
-            }
+            transfer_share(&self.transfer, buffers, from, to);
         }
     }
 
@@ -39,6 +36,53 @@ impl KernelStage for CopyStage {
 
     fn elements(&self) -> Option<usize> {
         Some(self.transfer.elements())
+    }
+}
+
+/// Copies this portion's share.
+///
+/// # Safety
+/// See [`Transfer::run`].
+pub(super) unsafe fn transfer_share(
+    transfer: &Transfer,
+    buffers: &Buffers<'_>,
+    from: *const u8,
+    to: *mut u8,
+) {
+    let share = buffers.share(transfer.slices());
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match share.len() == transfer.slices() {
+            true => transfer.run(from, to),
+            false => transfer.run_slices(from, to, share),
+        }
+    }
+}
+
+/// One element everywhere.
+pub(super) struct FillStage {
+    pub(super) value: ArraySlot,
+    pub(super) to: ArraySlot,
+    pub(super) len: usize,
+    pub(super) size: usize,
+}
+
+impl KernelStage for FillStage {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let share = buffers.share(self.len);
+        // SAFETY: the value is one element, the array has `len`.
+        unsafe {
+            let value = std::slice::from_raw_parts(buffers.read(self.value), self.size);
+            fill(value, buffers.write(self.to).add(share.start * self.size), share.len());
+        }
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.len, self.len)
+    }
+
+    fn elements(&self) -> Option<usize> {
+        Some(self.len)
     }
 }
 
