@@ -313,14 +313,14 @@ impl Kernel {
         assert_eq!(outputs.len(), self.outputs.len(), "{}: outputs", self.name);
         for (view, expected) in inputs.iter().zip(&self.inputs) {
             assert!(
-                view.dtype() == expected.dtype && view.dims() == expected.dims,
+                view.dtype() == expected.dtype && are_same(view.dims(), &expected.dims),
                 "{}: {view:?} is not {expected:?}",
                 self.name
             );
         }
         for (view, expected) in outputs.iter().zip(&self.outputs) {
             assert!(
-                view.dtype() == expected.dtype && view.dims() == expected.dims,
+                view.dtype() == expected.dtype && are_same(view.dims(), &expected.dims),
                 "{}: {view:?} is not {expected:?}",
                 self.name
             );
@@ -357,6 +357,13 @@ impl Kernel {
             });
         }
     }
+}
+
+/// Whether extents are equal. One by one: the system's comparison of memory takes 200 ns where there
+/// are none, because it reads at the address of an empty list, masked, and the processor has to
+/// suppress the fault.
+fn are_same(some: &[usize], others: &[usize]) -> bool {
+    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| one == other)
 }
 
 /// Does all parts of some work, each on a thread.
