@@ -208,7 +208,26 @@ pub struct Kernel {
     inputs: Vec<ArrayType>,
     outputs: Vec<ArrayType>,
     plan: KernelPlan,
+    /// One for each stage.
+    sizes: Vec<StageSize>,
+}
+
+/// How a stage can be divided.
+#[derive(Clone, Copy)]
+struct StageSize {
+    /// Into how many parts.
+    parts: usize,
+    /// The memory that each needs.
     local_bytes: usize,
+}
+
+impl StageSize {
+    fn of(stage: &dyn KernelStage) -> StageSize {
+        StageSize {
+            parts: stage.parts().max(1),
+            local_bytes: stage.local_bytes().next_multiple_of(64),
+        }
+    }
 }
 
 impl std::fmt::Debug for Kernel {
@@ -266,8 +285,8 @@ impl Kernel {
         let output =
             |&id| ArrayType { dtype: formula.term(id).dtype, dims: formula.term(id).dims.clone() };
         let outputs = formula.outputs.iter().map(output).collect();
-        let local_bytes = plan.stages.iter().map(|stage| stage.local_bytes()).max().unwrap_or(0);
-        Ok(Kernel { name, inputs, outputs, plan, local_bytes })
+        let sizes = plan.stages.iter().map(|stage| StageSize::of(&**stage)).collect();
+        Ok(Kernel { name, inputs, outputs, plan, sizes })
     }
 
     /// Its name: `fused_add_multiply_reduce.12`, `dot.5`.
@@ -287,7 +306,8 @@ impl Kernel {
 
     /// How many bytes of scratch memory it needs.
     pub fn scratch_bytes(&self) -> usize {
-        self.plan.temp_bytes + self.local_bytes
+        let local = self.sizes.iter().map(|size| size.local_bytes).max();
+        self.plan.temp_bytes + local.unwrap_or(0)
     }
 
     /// Whether it runs at once, without memory for what is computed on the way.
@@ -326,12 +346,7 @@ impl Kernel {
             );
         }
         let threads = scratch.context.threads.max(1);
-        let parts = |stage: &dyn KernelStage| stage.parts().clamp(1, threads);
-        let local = self
-            .plan
-            .stages
-            .iter()
-            .map(|stage| stage.local_bytes().next_multiple_of(64) * parts(&**stage));
+        let local = self.sizes.iter().map(|size| size.local_bytes * size.parts.min(threads));
         scratch.memory.reserve(self.plan.temp_bytes + local.max().unwrap_or(0));
         let temp = scratch.memory.as_mut_ptr();
         let local = temp.wrapping_add(self.plan.temp_bytes);
@@ -346,9 +361,8 @@ impl Kernel {
             context: scratch.context,
             portion: Portion { index: 0, count: 1 },
         };
-        for stage in &self.plan.stages {
-            let count = parts(&**stage);
-            let local_bytes = stage.local_bytes().next_multiple_of(64);
+        for (stage, &StageSize { parts, local_bytes }) in self.plan.stages.iter().zip(&self.sizes) {
+            let count = parts.min(threads);
             on_threads(0..count, &|index| {
                 let portion = Portion { index, count };
                 // SAFETY: the arrays are those that were planned for, and the scratch memory is
