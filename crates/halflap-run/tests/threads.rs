@@ -395,16 +395,57 @@ fn control_flow() {
     }
 }
 
-/// Runs a module in some orders, fused and not, and compares with the evaluation of another.
+/// The result of a loop's body is that of a branch or callee, and that again of one: the memory of
+/// the loop is lent on to the innermost.
+#[test]
+fn results_of_callees_of_callees() {
+    let inner = [
+        "conditional(c, a, a), true_computation=twice, false_computation=square",
+        "call(a), to_apply=twice",
+    ];
+    let outer = [
+        "conditional(c, t, t), true_computation=middle, false_computation=other",
+        "call(t), to_apply=middle",
+    ];
+    for (inner, outer) in inner.iter().flat_map(|inner| outer.map(|outer| (inner, outer))) {
+        let module = text(&format!(
+            "HloModule m
+            twice {{ t = (f32[4]) parameter(0)\n x = f32[4] get-tuple-element(t), index=0
+              y = f32[4] add(x, x)\n ROOT r = (f32[4]) tuple(y) }}
+            square {{ t = (f32[4]) parameter(0)\n x = f32[4] get-tuple-element(t), index=0
+              y = f32[4] multiply(x, x)\n ROOT r = (f32[4]) tuple(y) }}
+            middle {{ t = (f32[4], pred[]) parameter(0)\n x = f32[4] get-tuple-element(t), index=0
+              c = pred[] get-tuple-element(t), index=1\n a = (f32[4]) tuple(x)\n ROOT r = (f32[4]) {inner} }}
+            other {{ t = (f32[4], pred[]) parameter(0)\n x = f32[4] get-tuple-element(t), index=0
+              y = f32[4] negate(x)\n ROOT r = (f32[4]) tuple(y) }}
+            body {{ s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+              v = f32[4] get-tuple-element(s), index=1\n one = s32[] constant(1)\n two = s32[] constant(2)
+              j = s32[] add(i, one)\n c = pred[] compare(i, two), direction=LT\n w = f32[4] reverse(v), dimensions={{0}}
+              t = (f32[4], pred[]) tuple(w, c)\n o = (f32[4]) {outer}
+              n = f32[4] get-tuple-element(o), index=0\n ROOT r = (s32[], f32[4]) tuple(j, n) }}
+            cond {{ s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+              n = s32[] constant(3)\n ROOT lt = pred[] compare(i, n), direction=LT }}
+            ENTRY e {{ p = f32[4] parameter(0)\n z = s32[] constant(0)\n t = (s32[], f32[4]) tuple(z, p)
+              ROOT w = (s32[], f32[4]) while(t), condition=cond, body=body }}"
+        ));
+        runs_as_evaluated(&module, &module);
+    }
+}
+
+/// Runs a module in some orders, fused and not, on the compute stream alone and issued step by
+/// step, and compares with the evaluation of another.
 fn runs_as_evaluated(module: &Module, evaluated: &Module) {
     for (seed, number) in [None, Some(3), Some(5), None].into_iter().zip(0..4) {
         for (prepared, program) in [plan(module, seed), fused(module, seed)] {
             let inputs = made(&prepared, number);
             let expected = Evaluator::new(evaluated).unwrap().run(&inputs).unwrap();
-            let outcome =
-                run_all(&prepared, inputs, &Options { steps: 3, ..Options::default() }).unwrap();
-            assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), module.text());
-            assert!(outcome.ranks[0].peak <= program.peak());
+            for launch_blocking in [false, true] {
+                let checks = Checks { launch_blocking, ..Checks::default() };
+                let options = Options { steps: 3, checks, ..Options::default() };
+                let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
+                assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), module.text());
+                assert!(outcome.ranks[0].peak <= program.peak());
+            }
         }
     }
 }

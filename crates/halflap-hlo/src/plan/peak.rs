@@ -67,13 +67,13 @@ impl<'a> PeakNeeds<'a> {
             let (inside, left) = match step {
                 PlanStep::Alloc(slot) => (size(*slot), size(*slot)),
                 PlanStep::Free(slot) => (Bytes::ZERO, -size(*slot)),
-                PlanStep::Call(call) => self.call(plan, call),
+                PlanStep::Call(call) => self.call(plan, call, lent),
                 PlanStep::Loop(repeat) => {
                     (self.of[repeat.condition].max(self.of[repeat.body]), Bytes::ZERO)
                 }
                 // What branches leave is the same.
                 PlanStep::Branch { branches, .. } => {
-                    let each = branches.iter().map(|call| self.call(plan, call));
+                    let each = branches.iter().map(|call| self.call(plan, call, lent));
                     each.fold((Bytes::ZERO, Bytes::ZERO), |a, b| (a.0.max(b.0), b.1))
                 }
                 PlanStep::Launch(_) | PlanStep::Start { .. } | PlanStep::Wait(_) => {
@@ -86,11 +86,17 @@ impl<'a> PeakNeeds<'a> {
         levels
     }
 
-    fn call(&self, plan: &Plan, call: &PlannedCall) -> (Bytes, Bytes) {
+    /// A call in a plan that some memory is lent to. What it would take over is lent on, then.
+    fn call(&self, plan: &Plan, call: &PlannedCall, lent: &[SlotId]) -> (Bytes, Bytes) {
+        let is_lent = |slot: &SlotId| lent.contains(slot);
         let size = |slot: SlotId| plan.storage.slots[slot].size;
-        let fresh: Bytes = call.allocated.iter().map(|&slot| size(slot)).sum();
-        let adopted: Bytes = call.adopted.iter().map(|&(_, own)| size(own)).sum();
-        let lent: Vec<SlotId> = call.lent.iter().map(|&(theirs, _)| theirs).collect();
+        let fresh = call.allocated.iter().filter(|slot| !is_lent(slot));
+        let fresh: Bytes = fresh.map(|&slot| size(slot)).sum();
+        let (lent_on, adopted): (Vec<_>, Vec<_>) =
+            call.adopted.iter().partition(|(_, own)| is_lent(own));
+        let adopted: Bytes = adopted.into_iter().map(|&(_, own)| size(own)).sum();
+        let lent: Vec<SlotId> =
+            call.lent.iter().chain(lent_on).map(|&(theirs, _)| theirs).collect();
         let need = if lent.is_empty() {
             self.of[call.plan]
         } else {

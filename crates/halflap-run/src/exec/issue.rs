@@ -815,12 +815,11 @@ impl Issuer<'_> {
         }
         let parameters = self.read(frame, arguments, of)?;
         let mut inner = self.enter(call.plan, &parameters)?;
-        // While branches are collected, this branch's result goes where another branch left its
-        // own.
-        let is_left =
-            |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
-        let (left, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_left);
-        for &(theirs, own) in call.lent.iter().chain(left) {
+        // What the caller lent to this plan is lent on; and while branches are collected, a branch's
+        // result goes where another one left its own.
+        let is_there = |&&(_, own): &&(SlotId, SlotId)| frame.at[own].is_some();
+        let (there, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_there);
+        for &(theirs, own) in call.lent.iter().chain(there) {
             inner.at[theirs] = Some(SlotMemory { address: self.address(frame, own), block: None });
         }
         self.track(&inner);
