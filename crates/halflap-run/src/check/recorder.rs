@@ -220,7 +220,9 @@ impl Record {
             ("reduction", &self.reduction, &other.reduction),
             ("group", &self.group, &other.group),
         ];
-        let differ = each.iter().filter(|(_, own, theirs)| own != theirs);
+        // Operations that do not reduce have no reduction.
+        let is_both = |own: &str, theirs: &str| !own.is_empty() && !theirs.is_empty();
+        let differ = each.iter().filter(|(_, own, theirs)| own != theirs && is_both(own, theirs));
         differ.map(|(name, own, theirs)| format!("{name}: {own}, not {theirs}")).collect()
     }
 
