@@ -3,6 +3,7 @@
 //! The end has the collective's name, so that its readers stay the same; the start gets a new name.
 //! XLA accepts `reduce-scatter-start` and similar forms as well as the three that are real opcodes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::steps::{NodePart, NodePlace};
@@ -29,8 +30,37 @@ pub(super) fn name(module: &Module, place: NodePlace) -> String {
     unique
 }
 
-/// The text of a start or an end.
-pub(super) fn write_part(module: &Module, place: NodePlace, start: &str, out: &mut String) {
+/// Channels of synchronous collectives that share theirs with one before them in their computation,
+/// as those that JAX writes in a `shard_map` do. Two of them must not be in flight on one channel.
+pub(super) fn own_channels(module: &Module) -> BTreeMap<InstrId, u64> {
+    let channel = |instr| module.attribute(instr, "channel_id")?.trim().parse::<u64>().ok();
+    let all = module.computations().flat_map(|id| module.instructions(id));
+    let last = all.filter_map(channel).max().unwrap_or(0);
+    let mut own = BTreeMap::new();
+    for computation in module.computations() {
+        let mut taken = BTreeSet::new();
+        for instr in module.instructions(computation) {
+            if !module.instruction(instr).opcode.is_sync_collective() {
+                continue;
+            }
+            if channel(instr).is_some_and(|channel| !taken.insert(channel)) {
+                own.insert(instr, last.saturating_add(1 + own.len() as u64));
+            }
+        }
+    }
+    own
+}
+
+/// The start of a collective that is split.
+pub(super) struct SplitStart {
+    pub(super) name: String,
+    /// Another channel than the collective has.
+    pub(super) channel: Option<u64>,
+}
+
+/// The text of a start or an end, on a channel of its own if it has one.
+pub(super) fn write_part(module: &Module, place: NodePlace, start: &SplitStart, out: &mut String) {
+    let SplitStart { name: start, channel } = start;
     let instr = place.instr;
     let instruction = module.instruction(instr);
     let percent =
@@ -57,7 +87,10 @@ pub(super) fn write_part(module: &Module, place: NodePlace, start: &str, out: &m
         _ => matches!(key, "metadata" | "frontend_attributes"),
     };
     for (key, value) in module.attributes(instr).filter(|(key, _)| own(key)) {
-        let _ = write!(out, ", {key}={value}");
+        let _ = match channel.filter(|_| key == "channel_id") {
+            Some(channel) => write!(out, ", {key}={channel}"),
+            None => write!(out, ", {key}={value}"),
+        };
     }
 }
 
@@ -117,5 +150,30 @@ fn print_shape(module: &Module, shape: &super::Shape) -> String {
             let dims: Vec<String> = array.dims.iter().map(u64::to_string).collect();
             format!("{}[{}]{}", array.element.name(), dims.join(","), module.str(array.layout))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_channel_is_kept_by_the_first() {
+        let text = "HloModule m, num_partitions=2\nadd {\n a = f32[] parameter(0)\n b = f32[] \
+            parameter(1)\n ROOT s = f32[] add(a, b)\n}\nENTRY e {\n p = f32[4] parameter(0)\n \
+            x = f32[4] all-reduce(p), channel_id=1, replica_groups={{0,1}}, \
+            use_global_device_ids=true, to_apply=add\n \
+            y = f32[4] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,0}}\n \
+            z = f32[4] collective-permute(p), channel_id=3, source_target_pairs={{0,1},{1,0}}\n \
+            w = f32[8] all-gather(p), channel_id=1, replica_groups={{0,1}}, dimensions={0}, \
+            use_global_device_ids=true\n ROOT t = (f32[4], f32[4], f32[4], f32[8]) \
+            tuple(x, y, z, w)\n}\n";
+        let module = Module::read(text.to_owned()).unwrap();
+        let own = own_channels(&module);
+        let named: Vec<(&str, u64)> = own
+            .iter()
+            .map(|(&instr, &channel)| (module.instruction_name(instr), channel))
+            .collect();
+        assert_eq!(named, [("y", 4), ("w", 5)]);
     }
 }

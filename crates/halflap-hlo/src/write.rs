@@ -1,8 +1,10 @@
 //! A module as text again: the same text, with some computations in other orders.
 
+use std::collections::BTreeMap;
+
 use super::nature::is_free;
 use super::proof::{WriteError, prove};
-use super::split;
+use super::split::{self, SplitStart};
 use super::steps::{NodePart, NodePlace};
 use super::{Module, Phase};
 use crate::ids::{ComputationId, InstrId};
@@ -27,6 +29,7 @@ pub fn write(module: &Module, orders: &[(ComputationId, Vec<NodePlace>)]) -> Str
     for (computation, order) in orders {
         order_of[*computation] = Some(order);
     }
+    let channels = split::own_channels(module);
     let mut out = String::with_capacity(module.text.len() + module.text.len() / 8);
     write_preamble(module, orders.is_empty(), &mut out);
     for id in module.computations() {
@@ -40,7 +43,10 @@ pub fn write(module: &Module, orders: &[(ComputationId, Vec<NodePlace>)]) -> Str
                     out.push_str(module.str(instruction.text));
                 }
             }
-            Some(order) => write_ordered(module, id, order, &mut out),
+            Some(order) => {
+                let ordered = OrderedComputation { id, order, channels: &channels };
+                write_ordered(module, &ordered, &mut out);
+            }
         }
         out.push_str(module.str(computation.tail));
     }
@@ -91,13 +97,17 @@ struct Writer<'a> {
     out: &'a mut String,
 }
 
-fn write_ordered(
-    module: &Module,
-    computation: ComputationId,
-    order: &[NodePlace],
-    out: &mut String,
-) {
-    let instructions: Vec<InstrId> = module.instructions(computation).collect();
+/// A computation, and how it is written.
+struct OrderedComputation<'a> {
+    id: ComputationId,
+    order: &'a [NodePlace],
+    /// Channels that collectives get when they are split.
+    channels: &'a BTreeMap<InstrId, u64>,
+}
+
+fn write_ordered(module: &Module, computation: &OrderedComputation<'_>, out: &mut String) {
+    let &OrderedComputation { id, order, channels } = computation;
+    let instructions: Vec<InstrId> = module.instructions(id).collect();
     let base = instructions.first().map_or(0, |first| first.index());
     let mut has_node = vec![false; instructions.len()];
     order.iter().for_each(|place| has_node[place.instr.index() - base] = true);
@@ -123,11 +133,11 @@ fn write_ordered(
     for &place in order {
         match place.part {
             NodePart::Whole => writer.whole(place.instr),
-            part => writer.part(
-                place,
-                &split::name(module, NodePlace { part: NodePart::Start, ..place }),
-                part,
-            ),
+            part => {
+                let name = split::name(module, NodePlace { part: NodePart::Start, ..place });
+                let channel = channels.get(&place.instr).copied();
+                writer.part(place, &SplitStart { name, channel }, part);
+            }
         }
     }
 }
@@ -156,7 +166,7 @@ impl Writer<'_> {
         }
     }
 
-    fn part(&mut self, place: NodePlace, start: &str, part: NodePart) {
+    fn part(&mut self, place: NodePlace, start: &SplitStart, part: NodePart) {
         let lead = self.module.str(self.module.instruction(place.instr).lead);
         self.out.push_str(lead);
         split::write_part(self.module, place, start, self.out);
