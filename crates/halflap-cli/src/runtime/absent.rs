@@ -6,7 +6,7 @@ use std::str::FromStr;
 pub const ABSENT: &str = "built without the runtime; install with default features";
 
 /// Without the runtime, no fault can be injected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {}
 
 impl FromStr for Fault {
@@ -18,7 +18,7 @@ impl FromStr for Fault {
 }
 
 /// Without the runtime, no link is emulated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EmulatedLink {}
 
 impl FromStr for EmulatedLink {
