@@ -373,9 +373,9 @@ impl Kernel {
     }
 }
 
-/// Whether extents are equal. One by one: the system's comparison of memory takes 200 ns where there
-/// are none, because it reads at the address of an empty list, masked, and the processor has to
-/// suppress the fault.
+/// Whether extents are equal. One by one: the system's comparison of memory takes 200 ns where
+/// there are none, because it reads at the address of an empty list, masked, and the processor has
+/// to suppress the fault.
 fn are_same(some: &[usize], others: &[usize]) -> bool {
     some.len() == others.len() && some.iter().zip(others).all(|(one, other)| one == other)
 }
