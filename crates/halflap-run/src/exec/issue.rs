@@ -815,8 +815,8 @@ impl Issuer<'_> {
         }
         let parameters = self.read(frame, arguments, of)?;
         let mut inner = self.enter(call.plan, &parameters)?;
-        // What the caller lent to this plan is lent on; and while branches are collected, the result
-        // of one goes where another left its own.
+        // What the caller lent to this plan is lent on. While branches are collected, the result of
+        // one goes where another left its own.
         let is_there = |&&(_, own): &&(SlotId, SlotId)| frame.at[own].is_some();
         let (there, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_there);
         for &(theirs, own) in call.lent.iter().chain(there) {
