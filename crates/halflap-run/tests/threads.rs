@@ -271,6 +271,50 @@ fn random_kernels_fuse_to_the_same() {
     assert!(fewer > 500, "{fewer}");
 }
 
+/// Rounds of additions and rotations, whose results are read twice, as generators of random bits
+/// have them: the same bits, in few kernels.
+#[test]
+fn rounds_of_bits_fuse_to_the_same() {
+    for (seed, width) in (0..12).zip([32, 64].into_iter().cycle()) {
+        let mut dice = Dice::new(seed);
+        let kind = format!("u{width}[40,50]");
+        let mut lines = Vec::new();
+        let (mut x, mut y) = ("p0".to_owned(), "p1".to_owned());
+        for round in 0..6 {
+            // Shifts by the width and more give zeros.
+            let (left, right) = (dice.below(width + 4), dice.below(width + 4));
+            for (name, by) in [("l", left), ("r", right)] {
+                lines.push(format!("c{name}{round} = u{width}[] constant({by})"));
+                lines.push(format!("b{name}{round} = {kind} broadcast(c{name}{round}), dimensions={{}}"));
+            }
+            lines.push(format!("x{round} = {kind} add({x}, {y})"));
+            lines.push(format!("sl{round} = {kind} shift-left({y}, bl{round})"));
+            lines.push(format!("sr{round} = {kind} shift-right-logical({y}, br{round})"));
+            let shifts = [format!("sl{round}, sr{round}"), format!("sr{round}, sl{round}")];
+            lines.push(format!("o{round} = {kind} or({})", shifts[dice.below(2)]));
+            lines.push(format!("y{round} = {kind} xor(x{round}, o{round})"));
+            (x, y) = (format!("x{round}"), format!("y{round}"));
+        }
+        // A shift that is read elsewhere is kept.
+        lines.push(format!("k = {kind} add(sl3, sr4)"));
+        let source = format!(
+            "HloModule m\nENTRY e {{ p0 = {kind} parameter(0)\n p1 = {kind} parameter(1)\n {}\n \
+             ROOT r = ({kind}, {kind}, {kind}) tuple({x}, {y}, k) }}",
+            lines.join("\n ")
+        );
+        let module = text(&source);
+        let ((plain, plain_program), (prepared, program)) =
+            (plan(&module, None), fused(&module, None));
+        assert!(launches(&program) <= 4, "{}: {source}", launches(&program));
+        assert!(program.peak() <= plain_program.peak(), "{source}");
+        let inputs = made(&prepared, seed);
+        let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
+        let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
+        assert!(outcome.ranks[0].outputs == expected.ranks[0].outputs, "{source}");
+        assert_eq!(outcome.ranks[0].peak, program.peak(), "{source}");
+    }
+}
+
 const ADD: &str =
     "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }";
 

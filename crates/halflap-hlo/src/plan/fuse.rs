@@ -4,16 +4,22 @@
 //! readers if
 //! - only launches read its result, and the next writer to that memory is the last of them;
 //! - they are one kernel, or it only remaps indices (a broadcast, a transpose): then every reader
-//!   does so itself;
+//!   does so itself. Several kernels also compute it themselves if it is quickly computed and they
+//!   then read and write less memory in all;
 //! - what it reads is the same when the readers run;
 //! - it computes nothing, or no wait, call or loop lies in between, so that compute keeps hiding
 //!   the same communication. It may pass a start, which then starts sooner;
 //! - no step requests more than the plan's peak: its inputs live until its readers have run, its
-//!   result is never allocated;
+//!   result is never allocated. What its inputs need more is often spared once they are computed by
+//!   the readers as well, so it may join for now; where the peak is exceeded in the end, the plan is
+//!   fused again without such joins;
 //! - the kernel compiler accepts them as one kernel without intermediate memory.
 //!
 //! A kernel runs where the last of its instructions ran: starts, waits and results stay where they
 //! are.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 use super::peak::levels;
 use super::{Check, Fused, Plan, PlanStep, PlannedWork, Program};
@@ -33,13 +39,44 @@ pub fn fuse(
     mut fits: impl FnMut(&[InstrId]) -> bool,
 ) -> Program {
     let mut fused = program.clone();
+    let mut known: HashMap<Vec<InstrId>, bool> = HashMap::new();
+    let mut fits = |instrs: &[InstrId]| match known.get(instrs) {
+        Some(&is_kernel) => is_kernel,
+        None => {
+            let is_kernel = fits(instrs);
+            known.insert(instrs.to_vec(), is_kernel);
+            is_kernel
+        }
+    };
     for (id, levels) in levels(&program).iter() {
-        let fuser = Fuser::new(module, &program.plans[id], levels.clone());
-        fused.plans[id] = fuser.run(&mut fits);
+        fused.plans[id] = fused_plan(module, &program.plans[id], levels, &mut fits);
     }
     name_kernels(module, &mut fused);
     // A callee in lent memory can have its peak elsewhere.
     if fused.peak() > program.peak() { program } else { fused }
+}
+
+/// Fuses the launches of a plan, again and again, until no step requests more than its peak.
+fn fused_plan(
+    module: &Module,
+    plan: &Plan,
+    levels: &[Bytes],
+    fits: &mut impl FnMut(&[InstrId]) -> bool,
+) -> Plan {
+    const TRIES: usize = 6;
+    let mut never = BTreeSet::new();
+    for number in 0.. {
+        let is_strict = number == TRIES;
+        let mut fuser = Fuser::new(module, plan, levels.to_vec());
+        fuser.strict = if is_strict { (0..plan.steps.len()).collect() } else { never.clone() };
+        fuser.run(fits);
+        let over = fuser.over();
+        if over.is_empty() {
+            return fuser.finish();
+        }
+        never.extend(over);
+    }
+    plan.clone()
 }
 
 struct Fuser<'a> {
@@ -58,6 +95,10 @@ struct Fuser<'a> {
     /// The requested bytes while each step runs, and their limit.
     levels: Vec<Bytes>,
     limit: Bytes,
+    /// The launches that may not join if a step would then request more than the limit.
+    strict: BTreeSet<usize>,
+    /// Those that did, and the steps that request more.
+    lenient: Vec<(usize, RangeInclusive<usize>)>,
 }
 
 impl<'a> Fuser<'a> {
@@ -74,6 +115,8 @@ impl<'a> Fuser<'a> {
             barriers: vec![0; steps + 1],
             levels,
             limit,
+            strict: BTreeSet::new(),
+            lenient: Vec::new(),
         };
         plan.steps.iter().enumerate().for_each(|(place, step)| fuser.note(place, step));
         fuser
@@ -113,13 +156,37 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    fn run(mut self, fits: &mut impl FnMut(&[InstrId]) -> bool) -> Plan {
-        for place in (0..self.plan.steps.len()).rev() {
+    fn run(&mut self, fits: &mut impl FnMut(&[InstrId]) -> bool) {
+        // Numbers that are used as arrays first: what reads them may need their memory.
+        let all = 0..self.plan.steps.len();
+        let spread = all.clone().rev().filter(|&place| self.is_spread(place)).collect::<Vec<_>>();
+        for place in spread.into_iter().chain(all.rev()) {
             if let Some((change, joined)) = self.joined(place, fits) {
+                if !self.is_within_limit(place, &change) {
+                    self.lenient.push((place, place..=change.last));
+                }
                 self.join(place, change, joined);
             }
         }
-        self.finish()
+    }
+
+    /// The launches that made steps request more than the limit.
+    fn over(&self) -> Vec<usize> {
+        let is_over = |step: usize| self.levels[step] > self.limit;
+        let lenient = self.lenient.iter().filter(|(_, steps)| steps.clone().any(is_over));
+        lenient.map(|(place, _)| *place).collect()
+    }
+
+    /// Whether a launch makes an array of a much smaller one, or of nothing.
+    fn is_spread(&self, place: usize) -> bool {
+        const FACTOR: i64 = 64;
+        let Some(work) = &self.works[place] else { return false };
+        let size = |slots: &[SlotId]| -> i64 {
+            slots.iter().map(|&slot| self.plan.storage.slots[slot].size.0).sum()
+        };
+        let opcode = self.module.instruction(work.instr).opcode;
+        matches!(opcode, Opcode::Broadcast | Opcode::Iota)
+            && size(&work.reads) * FACTOR <= size(&work.writes)
     }
 
     /// The resulting kernels if a launch joins its readers, and the effect; `None` if it stays.
@@ -134,22 +201,39 @@ impl<'a> Fuser<'a> {
             return None;
         }
         let change = self.change(place)?;
-        let is_possible = (only_finds(opcode) || change.readers.len() == 1)
+        let is_repeated = !only_finds(opcode) && change.readers.len() > 1;
+        let is_possible = (!is_repeated || is_quick(opcode))
             && (only_finds(opcode) || self.barriers[place] == self.barriers[change.last])
             && self.stays(&work.reads, place, change.last)
-            && self.is_within_limit(work, &change);
+            && (!self.strict.contains(&place) || self.is_within_limit(place, &change));
         if !is_possible {
             return None;
         }
         let mut joined = Vec::with_capacity(change.readers.len());
         for &reader in &change.readers {
-            let with = self.with(self.works[reader].as_ref()?, work, change.slot)?;
-            if !fits(&with.instrs()) {
-                return None;
-            }
-            joined.push((reader, with));
+            joined.push((reader, self.with(self.works[reader].as_ref()?, work, change.slot)?));
         }
-        Some((change, joined))
+        let is_worth = !is_repeated || self.saves_memory(work, change.slot, &joined);
+        let is_kernel = |(_, with): &(usize, PlannedWork)| fits(&with.instrs());
+        (is_worth && joined.iter().all(is_kernel)).then_some((change, joined))
+    }
+
+    /// Whether kernels that compute a launch themselves move fewer bytes than they would if it
+    /// wrote its result and they read it. Computing it again counts as half a pass over the result.
+    fn saves_memory(
+        &self,
+        work: &PlannedWork,
+        slot: SlotId,
+        joined: &[(usize, PlannedWork)],
+    ) -> bool {
+        let read = |work: &PlannedWork| -> Bytes {
+            work.reads.iter().map(|&slot| self.plan.storage.slots[slot].size).sum()
+        };
+        let result = self.plan.storage.slots[slot].size.0;
+        let readers = joined.iter().filter_map(|(place, _)| self.works[*place].as_ref());
+        let before = read(work).0 + result + readers.map(read).sum::<Bytes>().0;
+        let after = joined.iter().map(|(_, with)| read(with)).sum::<Bytes>().0;
+        after + result * (joined.len() as i64 - 1) / 2 < before
     }
 
     /// The changes if a launch's result is no longer in memory; `None` if another step needs it
@@ -207,7 +291,8 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether no step requests more than the plan's peak when a launch is computed by its readers.
-    fn is_within_limit(&self, work: &PlannedWork, change: &FusionChange) -> bool {
+    fn is_within_limit(&self, place: usize, change: &FusionChange) -> bool {
+        let Some(work) = &self.works[place] else { return true };
         let size = |slot: SlotId| self.plan.storage.slots[slot].size;
         let prolonged: Vec<(SlotId, usize)> = self.prolonged(work, change.last).collect();
         let Some(first) = prolonged.iter().map(|(_, end)| end + 1).min() else { return true };
@@ -223,12 +308,16 @@ impl<'a> Fuser<'a> {
     /// A kernel that computes a launch as well, instead of reading its result.
     fn with(&self, reader: &PlannedWork, work: &PlannedWork, slot: SlotId) -> Option<PlannedWork> {
         let mut instrs = reader.instrs();
-        if instrs.len() >= MOST || !self.reads_directly(&instrs, work.instr, slot) {
+        if !self.reads_directly(&instrs, work.instr, slot) {
+            return None;
+        }
+        instrs.extend(work.instrs());
+        instrs.sort_unstable();
+        instrs.dedup();
+        if instrs.len() > MOST {
             return None;
         }
         instrs.retain(|&instr| instr != reader.instr);
-        instrs.push(work.instr);
-        instrs.sort_unstable();
         let mut reads = reader.reads.clone();
         reads.retain(|&read| read != slot);
         for &read in &work.reads {
@@ -360,6 +449,30 @@ struct FusionChange {
     spared: Option<(usize, usize)>,
     /// Whether it is never needed.
     is_gone: bool,
+}
+
+/// Whether computing an element takes about as long as reading it.
+fn is_quick(opcode: Opcode) -> bool {
+    use Opcode as O;
+    matches!(
+        opcode,
+        O::Add
+            | O::Subtract
+            | O::Multiply
+            | O::Maximum
+            | O::Minimum
+            | O::And
+            | O::Or
+            | O::Xor
+            | O::Not
+            | O::Negate
+            | O::Abs
+            | O::Compare
+            | O::Select
+            | O::ShiftLeft
+            | O::ShiftRightLogical
+            | O::ShiftRightArithmetic
+    )
 }
 
 /// Whether an instruction only remaps indices: each of its readers may do so itself.

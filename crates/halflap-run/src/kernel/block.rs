@@ -523,6 +523,16 @@ fn compare_complex<T: Real>(direction: CompareOp) -> Option<BlockFn> {
     }
 }
 
+/// Shifts a value to the left and to the right, and joins the bits: `x << a | x >> b`, without the
+/// two shifted values in between. Random bits are made of such rotations.
+pub(super) fn rotate(dtype: DType) -> Option<BlockFn> {
+    Some(match dtype {
+        DType::U32 => three(|x: u32, a: u32, b: u32| x.shl(a).or(x.shr_logical(b))),
+        DType::U64 => three(|x: u64, a: u64, b: u64| x.shl(a).or(x.shr_logical(b))),
+        _ => return None,
+    })
+}
+
 /// Selects the second or the third operand by the first.
 pub(super) fn select(dtype: DType) -> BlockFn {
     // Only the size of an element matters.

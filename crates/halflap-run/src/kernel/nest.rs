@@ -7,13 +7,22 @@
 
 use std::collections::HashMap;
 
-use super::block;
+use halflap_hlo::Opcode;
+
+use super::block::{self, BlockFn};
 use super::error::Gap;
 use super::formula::{Op, TermId};
 use super::plan::{ArraySlot, Planner};
 use super::program::{ProgramDraft, Register, computed};
 use super::walk::{IndexRow, LoopWalk, MOST_DIMS, Map, common_pieces, linear, strides};
 use crate::tensor::DType;
+
+/// A value shifted both ways and joined: the terms of the shifts, and what computes all at once.
+struct Rotation {
+    left: TermId,
+    right: TermId,
+    run: BlockFn,
+}
 
 /// Why an expression is not ready yet.
 pub(super) enum Halt {
@@ -216,6 +225,9 @@ impl<'p, 'f> Nest<'p, 'f> {
             return Err(Halt::Make(id));
         }
         self.maps.insert(id, map.clone());
+        if let Some(rotation) = self.rotation(id) {
+            return self.rotate(id, rotation, map);
+        }
         let args = formula.term(id).args.clone();
         let places = args
             .into_iter()
@@ -223,6 +235,42 @@ impl<'p, 'f> Nest<'p, 'f> {
             .collect::<Result<Vec<_>, _>>()?;
         self.computes.push(id);
         self.draft.apply(formula, id, &places).map_err(|what| Halt::Fail(id, what))
+    }
+
+    /// The two shifts of a rotation, if a term is one: nothing else reads them.
+    fn rotation(&self, id: TermId) -> Option<Rotation> {
+        let term = |id: TermId| self.planner.formula.term(id);
+        let Op::Binary(Opcode::Or) = term(id).op else { return None };
+        let run = block::rotate(term(id).dtype)?;
+        let is = |id: TermId, opcode| matches!(term(id).op, Op::Binary(other) if other == opcode);
+        let (left, right) = match term(id).args[..] {
+            [one, other] if is(one, Opcode::ShiftLeft) => (one, other),
+            [one, other] => (other, one),
+            _ => return None,
+        };
+        let is_rotation = is(left, Opcode::ShiftLeft)
+            && is(right, Opcode::ShiftRightLogical)
+            && term(left).args[0] == term(right).args[0];
+        let is_inner = |id: TermId| {
+            self.planner.is_read_once(id)
+                && !self.planner.is_forced(id)
+                && self.planner.memory(id).is_none()
+        };
+        let is_inner = is_inner(left) && is_inner(right);
+        (is_rotation && is_inner).then_some(Rotation { left, right, run })
+    }
+
+    fn rotate(&mut self, id: TermId, rotation: Rotation, map: &Map) -> FoundPlace {
+        let Rotation { left, right, run } = rotation;
+        let formula = self.planner.formula;
+        let [value, by] = [formula.term(left).args[0], formula.term(left).args[1]];
+        let back = formula.term(right).args[1];
+        let places = [value, by, back]
+            .into_iter()
+            .map(|arg| self.value(arg, map.clone()))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.computes.extend([left, right, id]);
+        Ok(self.draft.call(run, &places, formula.term(id).dtype.size()))
     }
 
     fn load(&mut self, slot: ArraySlot, dtype: DType, row: IndexRow) -> FoundPlace {

@@ -97,6 +97,8 @@ pub(super) struct Planner<'f> {
     slots: Vec<Option<ArraySlot>>,
     /// The output that a term is.
     targets: HashMap<TermId, usize>,
+    /// How many arguments of terms each term is.
+    reads: Vec<u32>,
     /// The terms that are parts of another.
     parts: HashMap<(TermId, usize), TermId>,
     /// Terms that two stages would compute: they are materialised.
@@ -145,8 +147,9 @@ impl<'f> Planner<'f> {
         for (index, &output) in formula.outputs.iter().enumerate() {
             targets.entry(output).or_insert(index);
         }
-        let mut parts = HashMap::new();
+        let (mut parts, mut reads) = (HashMap::new(), vec![0; formula.terms.len()]);
         for id in formula.ids().map(TermId) {
+            formula.term(id).args.iter().for_each(|arg| reads[arg.0 as usize] += 1);
             if let (Op::Part(index), [whole]) = (&formula.term(id).op, &formula.term(id).args[..]) {
                 parts.insert((*whole, *index), id);
             }
@@ -157,6 +160,7 @@ impl<'f> Planner<'f> {
             libraries,
             slots: vec![None; formula.terms.len()],
             targets,
+            reads,
             parts,
             forced,
             inlined: HashSet::new(),
@@ -213,6 +217,11 @@ impl<'f> Planner<'f> {
 
     pub(super) fn is_forced(&self, id: TermId) -> bool {
         self.forced.contains(&id) || self.targets.contains_key(&id)
+    }
+
+    /// Whether one argument of one term is all that reads a term.
+    pub(super) fn is_read_once(&self, id: TermId) -> bool {
+        self.reads[id.0 as usize] == 1
     }
 
     /// Whether a term that is not in memory is more than elements taken from elsewhere.

@@ -159,10 +159,38 @@ impl Preparer<'_> {
             Some(_) => {
                 let target = work.instrs().into_iter().find_map(|instr| self.target(instr));
                 let name = work.name(self.module).to_owned();
-                Label { name, target, shares: shares(self.module, work), ..label }
+                Label { name, target, shares: self.shares(work), ..label }
             }
             None => label,
         }
+    }
+
+    /// Each instruction's share of a kernel's time: in proportion to the bytes that it would read
+    /// and write as its own kernel. One that several kernels compute gets none: its time would be
+    /// taken for that of a single kernel.
+    fn shares(&self, work: &PlannedWork) -> Vec<(String, f64)> {
+        let module = self.module;
+        let size = |shape: &Shape| {
+            shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)))
+        };
+        let bytes = |instr: InstrId| {
+            let operands =
+                module.operands(instr).iter().map(|operand| module.operand_shape(operand));
+            let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
+            all.0 as f64
+        };
+        let is_own = |instr: InstrId| {
+            !only_finds(module.instruction(instr).opcode) && !self.repeated.contains(&instr)
+        };
+        let share = |instr: InstrId| match instr == work.instr || is_own(instr) {
+            true => (instr, bytes(instr).max(1.0)),
+            false => (instr, 0.0),
+        };
+        let each: Vec<(InstrId, f64)> = work.instrs().into_iter().map(share).collect();
+        let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
+        each.into_iter()
+            .map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all))
+            .collect()
     }
 
     /// A label of what is only passed on, or waited for.
@@ -208,30 +236,6 @@ pub(super) fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> V
         is_constant: false,
     };
     slots.iter().zip(kinds).map(argument).collect()
-}
-
-/// Each instruction's share of a kernel's time: in proportion to the bytes that it would read and
-/// write as its own kernel. One that only remaps indices gets none, because several kernels may do
-/// it.
-fn shares(module: &Module, work: &PlannedWork) -> Vec<(String, f64)> {
-    let size = |shape: &Shape| {
-        shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)))
-    };
-    let bytes = |instr: InstrId| {
-        let operands = module.operands(instr).iter().map(|operand| module.operand_shape(operand));
-        let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
-        all.0 as f64
-    };
-    let counts =
-        |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
-    let instrs = work.instrs().into_iter();
-    let each: Vec<(InstrId, f64)> = instrs
-        .map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 }))
-        .collect();
-    let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
-    each.into_iter()
-        .map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all))
-        .collect()
 }
 
 /// The indices of a gather, a slice or an update, among what its kernel takes.

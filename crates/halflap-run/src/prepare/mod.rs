@@ -96,9 +96,15 @@ impl Prepared {
     ) -> Result<Prepared, PrepareError> {
         // Kernels rely on shapes.
         check(module)?;
-        let constants = of_constants(module);
-        let (labels, messages) = (Vec::new(), Vec::new());
-        let mut preparer = Preparer { module, program, libraries, constants, labels, messages };
+        let mut preparer = Preparer {
+            module,
+            program,
+            libraries,
+            constants: of_constants(module),
+            repeated: repeated(program),
+            labels: Vec::new(),
+            messages: Vec::new(),
+        };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {
             let mut ready = preparer.plan(id, plan)?;
@@ -177,6 +183,17 @@ fn notes(module: &Module, program: &Program) -> Vec<String> {
     instrs.filter_map(note).collect()
 }
 
+/// The instructions that more than one launch of a plan computes.
+fn repeated(program: &Program) -> BTreeSet<InstrId> {
+    let mut seen = BTreeSet::new();
+    let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
+    let launched = steps.filter_map(|step| match step {
+        PlanStep::Launch(work) => Some(work.instrs()),
+        _ => None,
+    });
+    launched.flatten().filter(|&instr| !seen.insert(instr)).collect()
+}
+
 /// A step of a plan.
 #[derive(Clone, Copy)]
 struct Planned<'p> {
@@ -191,6 +208,8 @@ struct Preparer<'a> {
     libraries: &'a Libraries,
     /// Values computed from constants alone.
     constants: BTreeSet<InstrId>,
+    /// Instructions that more than one kernel computes.
+    repeated: BTreeSet<InstrId>,
     labels: Vec<Label>,
     /// All halves of messages.
     messages: Vec<(InstrId, MessageSpec)>,
