@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use halflap_run::tensor::Tensor;
+use halflap_run::tensor::{DType, Tensor};
 
 const ROUNDS: usize = 150;
 
@@ -617,5 +617,100 @@ fn pads_and_windows() {
             })
             .collect();
         assert_close(run_entry(&body, &[x])[0].slice(), &expected, 1e-5);
+    }
+}
+
+/// An expression that pads, concatenates, slices, reverses and reshapes what it computes, one step
+/// at a time: lines of HLO.
+fn moved_about(random: &mut Random, dtype: &str) -> String {
+    let rank = random.between(1, 3);
+    let mut dims: Vec<usize> = (0..rank).map(|_| random.between(1, 12)).collect();
+    let mut lines =
+        format!(" x = {dtype}[{}] parameter(0)\n v = {dtype}[] constant(3)\n", list(&dims));
+    let mut last = "x".to_owned();
+    for number in 0..random.between(2, 8) {
+        let (before, name) = (dims.clone(), format!("t{number}"));
+        let dim = random.below(rank);
+        let line = match random.below(7) {
+            0 => {
+                let numbers: Vec<[i64; 3]> = dims
+                    .iter()
+                    .map(|_| {
+                        [
+                            random.below(5) as i64 - 1,
+                            random.below(5) as i64 - 1,
+                            random.below(3) as i64,
+                        ]
+                    })
+                    .collect();
+                let grow = |(&dim, [low, high, between]): (&usize, &[i64; 3])| {
+                    (dim as i64 + low + high + (dim as i64 - 1).max(0) * between) as usize
+                };
+                if dims.iter().zip(&numbers).any(|(&dim, n)| (dim as i64) < 3 && n[0] + n[1] < 0) {
+                    continue;
+                }
+                dims = dims.iter().zip(&numbers).map(grow).collect();
+                let shown: Vec<String> = numbers
+                    .iter()
+                    .map(|[low, high, between]| format!("{low}_{high}_{between}"))
+                    .collect();
+                format!("pad({last}, v), padding={}", shown.join("x"))
+            }
+            1 => {
+                dims[dim] *= 2;
+                format!("concatenate({last}, {last}), dimensions={{{dim}}}")
+            }
+            2 => {
+                lines += &format!(" n{number} = {dtype}[{}] negate({last})\n", list(&dims));
+                dims[dim] *= 3;
+                format!("concatenate({last}, n{number}, {last}), dimensions={{{dim}}}")
+            }
+            3 => {
+                let (start, by) = (random.below(dims[dim].max(2) / 2), random.between(1, 3));
+                let cuts: Vec<String> = (0..rank)
+                    .map(|at| match at == dim {
+                        true => format!("[{start}:{}:{by}]", dims[at]),
+                        false => format!("[0:{}]", dims[at]),
+                    })
+                    .collect();
+                dims[dim] = (dims[dim] - start).div_ceil(by);
+                format!("slice({last}), slice={{{}}}", cuts.join(", "))
+            }
+            4 => format!("reverse({last}), dimensions={{{dim}}}"),
+            5 => format!("add({last}, {last})"),
+            _ => format!("multiply({last}, {last})"),
+        };
+        if dims.iter().product::<usize>() > 60_000 {
+            dims = before;
+            continue;
+        }
+        lines += &format!(" {name} = {dtype}[{}] {line}\n", list(&dims));
+        last = name;
+    }
+    // The root is one of the steps, or an operation on it.
+    match random.below(2) == 0 || last == "x" {
+        true => lines + &format!(" ROOT r = {dtype}[{}] negate({last})", list(&dims)),
+        false => lines.replace(&format!(" {last} = "), &format!(" ROOT {last} = ")),
+    }
+}
+
+/// What is fused is cut into regions; alone, every operation goes through memory.
+#[test]
+fn pads_and_concatenations_of_expressions() {
+    let mut random = Random(19);
+    for (round, dtype) in (0..6 * ROUNDS).zip(["f32", "s32", "bf16"].into_iter().cycle()) {
+        let body = moved_about(&mut random, dtype);
+        let shape = body.split_whitespace().nth(2).unwrap().trim_end_matches(']');
+        let dims: Vec<usize> =
+            shape[dtype.len() + 1..].split(',').map(|dim| dim.parse().unwrap()).collect();
+        let kind = match dtype {
+            "f32" => DType::F32,
+            "s32" => DType::S32,
+            _ => DType::Bf16,
+        };
+        let x = random.array(kind, &dims);
+        let alone = run_entry(&body, std::slice::from_ref(&x)).remove(0);
+        let fused = run_fused(&body, &[x]);
+        assert!(fused.bytes() == alone.bytes(), "round {round}: {body}");
     }
 }

@@ -7,6 +7,8 @@ use super::block;
 use super::nest::{Fetch, FetchWay, join};
 use super::plan::{ArraySlot, KernelStage, Nested, parts_of};
 use super::program::{BlockProgram, ProgramStep, Register, fill};
+use super::region::RegionBody;
+use super::walk::LoopWalk;
 use crate::tensor::DType;
 
 /// Computes one array, block by block.
@@ -54,6 +56,24 @@ impl ElementLoop {
     }
 }
 
+impl RegionBody {
+    pub(super) fn new(nested: Nested<Register>, to: LoopWalk, dtype: DType) -> RegionBody {
+        let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
+        let out = match block::narrow(dtype) {
+            Some(narrow) => draft.call(narrow, &[result], dtype.size()),
+            None => result,
+        };
+        // Loops are joined where what is written can be walked as one, too.
+        let (size, place) = (dtype.size(), out);
+        fetches.push(Fetch { slot: None, walk: to.clone(), size, place, way: FetchWay::Gathered });
+        let total = extents.iter().product();
+        let mut classes = vec![0; extents.len()];
+        join(&mut extents, &mut classes, &mut fetches);
+        let to = fetches.pop().map_or(to, |fetch| fetch.walk);
+        RegionBody { body: Body::new(draft.finish(&[out]), fetches, total), to, out }
+    }
+}
+
 impl Body {
     pub(super) fn new(program: BlockProgram, fetches: Vec<Fetch>, total: usize) -> Body {
         let block = program.block(total);
@@ -64,7 +84,7 @@ impl Body {
         self.program.local_bytes(self.block)
     }
 
-    fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         self.total.div_ceil(self.block)
     }
 

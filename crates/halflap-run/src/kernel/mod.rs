@@ -14,6 +14,7 @@
 //! | `formula`, `build`, `literal`, `error` | HLO to terms, or why not |
 //! | `plan`, `nest` | terms to stages and slots of memory |
 //! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
+//! | `region` | loops in parts, where arrays are padded or concatenated |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix` | products of two matrices |
 //! | `cumulate` | running sums |
@@ -48,6 +49,7 @@ mod product;
 mod program;
 mod random;
 mod reduce;
+mod region;
 mod selected;
 mod sort;
 mod sparse;

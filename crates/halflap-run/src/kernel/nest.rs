@@ -11,9 +11,10 @@ use halflap_hlo::Opcode;
 
 use super::block::{self, BlockFn};
 use super::error::Gap;
-use super::formula::{Op, TermId};
+use super::formula::{Op, Padding, TermId};
 use super::plan::{ArraySlot, Planner};
 use super::program::{ProgramDraft, Register, computed};
+use super::region::{Region, RegionCut, Seen, Span};
 use super::walk::{IndexRow, LoopWalk, MOST_DIMS, Map, common_pieces, linear, strides};
 use crate::tensor::DType;
 
@@ -32,6 +33,9 @@ pub(super) enum Halt {
     Make(TermId),
     /// An operand that would be read with a large stride must be transposed first.
     Turn(Turned),
+    /// A term is another one only along some of the loop, or its padding: the loop must be cut, or
+    /// the term materialised.
+    Part { term: TermId, cut: Option<RegionCut> },
     /// It cannot be computed.
     Fail(TermId, Gap),
 }
@@ -92,22 +96,28 @@ pub(super) enum FetchWay {
 pub(super) struct Nest<'p, 'f> {
     planner: &'p Planner<'f>,
     pub(super) loops: Vec<LoopDim>,
+    /// Where each dimension of the array that is walked begins; at 0, if it is all of it.
+    starts: Vec<i64>,
+    /// The loop's own term.
+    root: Option<TermId>,
     pub(super) draft: ProgramDraft,
     pub(super) fetches: Vec<Fetch>,
     known: HashMap<(TermId, Map), Register>,
-    /// The first map of each term that computes.
-    maps: HashMap<TermId, Map>,
-    /// The terms that it computes.
+    /// The maps of each term that computes.
+    maps: HashMap<TermId, Vec<Map>>,
+    /// The terms that it computes, each once for every map.
     pub(super) computes: Vec<TermId>,
 }
 
 type FoundPlace = Result<Register, Halt>;
 
 impl<'p, 'f> Nest<'p, 'f> {
-    pub(super) fn new(planner: &'p Planner<'f>, loops: Vec<LoopDim>) -> Nest<'p, 'f> {
+    pub(super) fn new(planner: &'p Planner<'f>, region: Region) -> Nest<'p, 'f> {
         Nest {
             planner,
-            loops,
+            loops: region.loops,
+            starts: region.starts,
+            root: None,
             draft: ProgramDraft::default(),
             fetches: Vec::new(),
             known: HashMap::new(),
@@ -120,6 +130,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     pub(super) fn root_map(&self, rank: usize) -> Map {
         let count = self.loops.len();
         let mut map = vec![IndexRow::constant(0, count); rank];
+        self.starts.iter().zip(&mut map).for_each(|(&start, row)| row.base = start);
         self.loops.iter().enumerate().for_each(|(index, dim)| map[dim.root].by[index] = dim.by);
         map
     }
@@ -190,6 +201,13 @@ impl<'p, 'f> Nest<'p, 'f> {
                 let rows = self.reshaped(arg, map, &term.dims)?;
                 self.value(arg, rows)
             }
+            (Op::Pad(_) | Op::Concatenate(_), _)
+                if self.root != Some(id) && self.planner.is_forced(id) =>
+            {
+                Err(Halt::Make(id))
+            }
+            (Op::Pad(padding), Some(_)) => self.padded(id, padding, map),
+            (Op::Concatenate(dim), Some(_)) => self.concatenated(id, *dim, map),
             (op, Some(_)) if is_elementwise(op, term.dtype) => self.checked(id, map),
             _ => Err(Halt::Make(id)),
         }
@@ -198,6 +216,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     /// The position of the loop's own term: computed here, even if it must be materialised for
     /// other readers.
     pub(super) fn root(&mut self, id: TermId, map: Map) -> FoundPlace {
+        self.root = Some(id);
         match is_elementwise(&self.planner.formula.term(id).op, DType::F32) {
             true => self.compute(id, &map),
             false => self.value(id, map),
@@ -221,10 +240,7 @@ impl<'p, 'f> Nest<'p, 'f> {
         {
             return Err(Halt::Make(id));
         }
-        if self.maps.get(&id).is_some_and(|known| known != map) {
-            return Err(Halt::Make(id));
-        }
-        self.maps.insert(id, map.clone());
+        self.note_map(id, map)?;
         if let Some(rotation) = self.rotation(id) {
             return self.rotate(id, rotation, map);
         }
@@ -271,6 +287,71 @@ impl<'p, 'f> Nest<'p, 'f> {
             .collect::<Result<Vec<_>, _>>()?;
         self.computes.extend([left, right, id]);
         Ok(self.draft.call(run, &places, formula.term(id).dtype.size()))
+    }
+
+    /// Records that a term is computed along a map. Several maps are different elements of it (every
+    /// other one, for instance), unless together they have more than it has: then it is
+    /// materialised.
+    fn note_map(&mut self, id: TermId, map: &Map) -> Result<(), Halt> {
+        const MOST_STEPS: usize = 192;
+        let len = self.planner.formula.term(id).len();
+        let total: usize = self.loops.iter().map(|dim| dim.extent).product();
+        let known = self.maps.entry(id).or_default();
+        if known.contains(map) {
+            return Ok(());
+        }
+        let is_more = (known.len() + 1) * total > len || self.draft.steps.len() > MOST_STEPS;
+        if !known.is_empty() && is_more {
+            return Err(Halt::Make(id));
+        }
+        known.push(map.clone());
+        Ok(())
+    }
+
+    /// A padded array along a map that is all padding, or has none.
+    fn padded(&mut self, id: TermId, padding: &[Padding], map: &Map) -> FoundPlace {
+        let formula = self.planner.formula;
+        let [arg, value] = formula.term(id).args[..] else {
+            return Err(Halt::Fail(id, Gap::Shape));
+        };
+        let extents = self.extents();
+        let (mut rows, mut cut) = (Vec::with_capacity(map.len()), None);
+        let dims = &formula.term(arg).dims;
+        for ((row, padding), &dim) in map.iter().zip(padding).zip(dims) {
+            let (low, step) = (padding.low, padding.interior + 1);
+            match (Span { low, step, count: dim as i64 }).see(row, &extents) {
+                Seen::Inside(row) => rows.push(row),
+                // Along which no dimension counts any more.
+                Seen::Outside if self.planner.computes(value) => return Err(Halt::Make(value)),
+                Seen::Outside => return self.value(value, Vec::new()),
+                Seen::Cut(at) => cut = cut.or(Some(Some(at))),
+                Seen::Mixed => cut = cut.or(Some(None)),
+            }
+        }
+        match cut {
+            Some(cut) => Err(Halt::Part { term: id, cut }),
+            None => self.value(arg, rows),
+        }
+    }
+
+    /// A concatenated array along a map that stays in one of its pieces.
+    fn concatenated(&mut self, id: TermId, dim: usize, map: &Map) -> FoundPlace {
+        let formula = self.planner.formula;
+        let (extents, mut low) = (self.extents(), 0);
+        for &arg in &formula.term(id).args {
+            let count = formula.term(arg).dims[dim] as i64;
+            match (Span { low, step: 1, count }).see(&map[dim], &extents) {
+                Seen::Inside(row) => {
+                    let mut rows = map.clone();
+                    rows[dim] = row;
+                    return self.value(arg, rows);
+                }
+                Seen::Outside => low += count,
+                Seen::Cut(cut) => return Err(Halt::Part { term: id, cut: Some(cut) }),
+                Seen::Mixed => return Err(Halt::Part { term: id, cut: None }),
+            }
+        }
+        Err(Halt::Fail(id, Gap::Shape))
     }
 
     fn load(&mut self, slot: ArraySlot, dtype: DType, row: IndexRow) -> FoundPlace {
@@ -380,7 +461,7 @@ impl<'p, 'f> Nest<'p, 'f> {
 impl Halt {
     fn term(&self) -> TermId {
         match self {
-            Halt::Make(term) | Halt::Fail(term, _) => *term,
+            Halt::Make(term) | Halt::Fail(term, _) | Halt::Part { term, .. } => *term,
             Halt::Cut { .. } | Halt::Turn(_) => TermId(u32::MAX),
         }
     }

@@ -4,15 +4,17 @@
 //! of what is in memory is the same memory. Everything is decided here: a stage only runs.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use halflap_hlo::Module;
 
 use super::error::{Gap, Unsupported};
-use super::formula::{Formula, Op, TermId};
+use super::formula::{Formula, Op, Term, TermId};
 use super::loops::ElementLoop;
 use super::moves::CopyStage;
 use super::nest::{self, Halt, Nest, is_elementwise};
+use super::program::Register;
+use super::region::{Region, RegionBody, RegionCut, RegionLoops};
 use super::walk::{common_pieces, strides};
 use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
@@ -368,6 +370,10 @@ impl<'f> Planner<'f> {
                 self.make(term.args[0])?;
                 self.stage(id)
             }
+            // What is computed is written where it belongs.
+            Op::Pad(_) | Op::Concatenate(_) if term.args.iter().any(|&arg| self.computes(arg)) => {
+                self.looped(id)
+            }
             Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => {
                 match self.computes(id) {
                     true => self.looped(id),
@@ -391,36 +397,113 @@ impl<'f> Planner<'f> {
     }
 
     fn looped(&mut self, id: TermId) -> Result<ArraySlot, Trouble> {
-        let dims = self.formula.term(id).dims.clone();
-        let rank = dims.len();
-        // Its own stage computes it, regardless of other readers.
-        let (stage, computes) = self.nested(nest::loops_of(&dims), |nest| {
-            let map = nest.root_map(rank);
-            nest.root(id, map)
-        })?;
-        self.note(&computes, id)?;
+        let Term { dims, dtype, .. } = self.formula.term(id).clone();
+        let Some(regions) = self.regions(id)? else { return heavy::plan(self, id) };
         let to = self.target(id);
-        self.push(Box::new(ElementLoop::new(stage, to, self.formula.term(id).dtype)));
+        let mut regions = regions.into_iter();
+        match (regions.next(), regions.len()) {
+            (Some((_, nested)), 0) => self.push(Box::new(ElementLoop::new(nested, to, dtype))),
+            (first, _) => {
+                let by = strides(&dims);
+                let body = |(region, nested): (Region, Nested<Register>)| {
+                    RegionBody::new(nested, region.walk(&by), dtype)
+                };
+                let bodies = first.into_iter().chain(regions).map(body).collect();
+                self.push(Box::new(RegionLoops { bodies, to: (to, dtype.size()) }));
+            }
+        }
         Ok(to)
+    }
+
+    /// The loops that compute a term: one for each region of it that needs its own. `None` if it
+    /// must be copied together.
+    fn regions(&mut self, id: TermId) -> Result<Option<Vec<(Region, Nested<Register>)>>, Trouble> {
+        const MOST: usize = 32;
+        let dims = self.formula.term(id).dims.clone();
+        'again: loop {
+            let mut waiting = vec![Region::whole(nest::loops_of(&dims), dims.len())];
+            let (mut found, mut computes) = (Vec::new(), Vec::new());
+            while let Some(mut region) = waiting.pop() {
+                // Its own stage computes it, regardless of other readers.
+                let built = self.nested_in(&mut region, |nest| {
+                    let map = nest.root_map(dims.len());
+                    nest.root(id, map)
+                })?;
+                match built {
+                    NestedPart::Whole(nested, terms) => {
+                        let total: usize = nested.extents.iter().product();
+                        computes.extend(terms.into_iter().map(|term| (term, total)));
+                        found.push((region, nested));
+                    }
+                    NestedPart::Part(_, Some(cut)) if found.len() + waiting.len() < MOST => {
+                        waiting.extend(region.cut(cut));
+                    }
+                    NestedPart::Part(term, _) if term == id => return Ok(None),
+                    NestedPart::Part(term, _) => {
+                        self.make(term)?;
+                        continue 'again;
+                    }
+                }
+            }
+            if let Some(term) = self.too_often(&computes, id) {
+                self.make(term)?;
+                continue;
+            }
+            let computes: Vec<TermId> = computes.into_iter().map(|(term, _)| term).collect();
+            self.note(&computes, id)?;
+            return Ok(Some(found));
+        }
+    }
+
+    /// A term of which loops compute more elements than it has: more than twice as many, or any if
+    /// they are dear.
+    fn too_often(&self, computes: &[(TermId, usize)], root: TermId) -> Option<TermId> {
+        let mut elements: BTreeMap<TermId, usize> = BTreeMap::new();
+        computes.iter().for_each(|&(term, total)| *elements.entry(term).or_default() += total);
+        let is_too_often = |&(&id, &count): &(&TermId, &usize)| {
+            let term = self.formula.term(id);
+            let most = if is_dear(&term.op) { term.len() } else { 2 * term.len() };
+            id != root && count > most
+        };
+        elements.iter().find(is_too_often).map(|(&id, _)| id)
     }
 
     /// Builds a nest, and everything that it requires first.
     pub(super) fn nested<R>(
         &mut self,
-        mut loops: Vec<nest::LoopDim>,
+        loops: Vec<nest::LoopDim>,
         build: impl Fn(&mut Nest<'_, '_>) -> Result<R, Halt>,
     ) -> Result<(Nested<R>, Vec<TermId>), Trouble> {
+        let mut region = Region::whole(loops, 0);
         loop {
-            let mut nest = Nest::new(self, loops.clone());
+            match self.nested_in(&mut region, &build)? {
+                NestedPart::Whole(nested, computes) => return Ok((nested, computes)),
+                NestedPart::Part(term, _) => {
+                    self.make(term)?;
+                }
+            }
+        }
+    }
+
+    /// The same for a part of an array, unless it must be cut.
+    fn nested_in<R>(
+        &mut self,
+        region: &mut Region,
+        build: impl Fn(&mut Nest<'_, '_>) -> Result<R, Halt>,
+    ) -> Result<NestedPart<R>, Trouble> {
+        loop {
+            let mut nest = Nest::new(self, region.clone());
             match build(&mut nest) {
                 Ok(result) => {
                     let computes = std::mem::take(&mut nest.computes);
                     let extents = nest.loops.iter().map(|dim| dim.extent).collect();
                     let roots = nest.loops.iter().map(|dim| dim.root).collect();
                     let (draft, fetches) = (nest.draft, nest.fetches);
-                    return Ok((Nested { draft, fetches, extents, roots, result }, computes));
+                    let nested = Nested { draft, fetches, extents, roots, result };
+                    return Ok(NestedPart::Whole(nested, computes));
                 }
-                Err(Halt::Cut { dim, inner }) => nest::cut(&mut loops, dim, inner),
+                Err(Halt::Cut { dim, inner }) => nest::cut(&mut region.loops, dim, inner),
+                Err(Halt::Part { term, cut }) => return Ok(NestedPart::Part(term, cut)),
                 Err(Halt::Make(term)) => {
                     self.make(term)?;
                 }
@@ -447,11 +530,8 @@ impl<'f> Planner<'f> {
     /// Records what a stage computes without keeping it; fails if it was computed before and is
     /// expensive.
     pub(super) fn note(&mut self, computes: &[TermId], root: TermId) -> Result<(), Trouble> {
-        let again: Vec<TermId> = computes
-            .iter()
-            .copied()
-            .filter(|id| *id != root && self.inlined.contains(id))
-            .collect();
+        let is_again = |id: &TermId| *id != root && self.inlined.contains(id);
+        let again: BTreeSet<TermId> = computes.iter().copied().filter(is_again).collect();
         if again.len() > CHEAP || again.iter().any(|&id| is_dear(&self.formula.term(id).op)) {
             // Only what others read: the rest is on the way there.
             let inner: HashSet<TermId> =
@@ -581,6 +661,14 @@ pub(super) struct Nested<R> {
     /// The dimension of the array that is walked, of each loop.
     pub(super) roots: Vec<usize>,
     pub(super) result: R,
+}
+
+/// What became of an expression along a region.
+enum NestedPart<R> {
+    /// It is ready, and computes these terms.
+    Whole(Nested<R>, Vec<TermId>),
+    /// A term is not the same along all of it: the region can be cut, or the term materialised.
+    Part(TermId, Option<RegionCut>),
 }
 
 /// Why planning stopped.

@@ -436,6 +436,65 @@ impl LoopWalk {
         }
     }
 
+    /// Writes elements of a block, which are those of the loop's range, to their places.
+    ///
+    /// # Safety
+    /// As for [`LoopWalk::read`], in the other direction; elements have this many bytes.
+    pub(super) unsafe fn write(
+        &self,
+        (from, to): (*const u8, *mut u8),
+        size: usize,
+        span: Range<usize>,
+    ) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match size {
+                1 => self.write_typed::<u8>(from, to, span),
+                2 => self.write_typed::<u16>(from.cast(), to.cast(), span),
+                4 => self.write_typed::<u32>(from.cast(), to.cast(), span),
+                8 => self.write_typed::<u64>(from.cast(), to.cast(), span),
+                _ => self.write_typed::<[u64; 2]>(from.cast(), to.cast(), span),
+            }
+        }
+    }
+
+    /// # Safety
+    /// See [`LoopWalk::write`].
+    unsafe fn write_typed<T: Copy>(&self, from: *const T, to: *mut T, span: Range<usize>) {
+        let (rank, len) = (self.dims.len(), span.len());
+        let (inner, by) = match rank {
+            0 => (1, 1),
+            _ => (self.dims[rank - 1], self.by[rank - 1] as isize),
+        };
+        let mut index = [0usize; MOST_DIMS];
+        let mut rest = span.start / inner;
+        let mut row = self.base as isize;
+        for dim in (0..rank.saturating_sub(1)).rev() {
+            index[dim] = rest % self.dims[dim];
+            rest /= self.dims[dim];
+            row += index[dim] as isize * self.by[dim] as isize;
+        }
+        let (mut at, mut done) = (span.start % inner, 0);
+        while done < len {
+            let run = (inner - at).min(len - done);
+            // SAFETY: a run of the innermost dimension; the caller's promise.
+            unsafe {
+                let to = Stepped { start: to.offset(row + at as isize * by), by };
+                copy_row(Stepped { start: from.add(done), by: 1 }, to, run);
+            }
+            (at, done) = (0, done + run);
+            for dim in (0..rank.saturating_sub(1)).rev() {
+                index[dim] += 1;
+                row += self.by[dim] as isize;
+                if index[dim] < self.dims[dim] {
+                    break;
+                }
+                row -= (self.dims[dim] as i64 * self.by[dim]) as isize;
+                index[dim] = 0;
+            }
+        }
+    }
+
     /// Writes the loop's own numbers `base + sum of by * index` instead of elements.
     ///
     /// # Safety
@@ -458,7 +517,11 @@ impl LoopWalk {
             let run = (inner - at).min(len - done);
             // SAFETY: the caller's promise.
             let row = unsafe { std::slice::from_raw_parts_mut(to.add(done), run) };
-            row.iter_mut().enumerate().for_each(|(i, to)| *to = value + i as i64 * by);
+            // Added up: there is no product of 64-bit vectors.
+            for to in row {
+                *to = value;
+                value += by;
+            }
             done += run;
         }
     }
