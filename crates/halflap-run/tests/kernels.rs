@@ -148,6 +148,53 @@ fn scattered_updates_of_one_element_keep_their_order() {
     }
 }
 
+/// Single elements at places of two numbers, in a batch of two dimensions, of any type of index.
+#[test]
+fn scattered_numbers_keep_their_order() {
+    let mut random = Random(9);
+    let (rows, columns, batch) = (7, 90, [3, 20_000]);
+    let count = batch[0] * batch[1];
+    let array = random.floats(&[rows, columns]);
+    let updates = random.floats(&batch);
+    // Some are outside and are left out, by either number.
+    let pick = |random: &mut Random, len: usize| random.below(len + 2) as i64 - 1;
+    let places: Vec<[i64; 2]> =
+        (0..count).map(|_| [pick(&mut random, rows), pick(&mut random, columns)]).collect();
+    for (operation, kind) in [("add", "s32"), ("maximum", "s64"), ("b", "s32"), ("add", "s16")] {
+        let scatter = format!(
+            " x = f32[{rows},{columns}] parameter(0)\n i = {kind}[3,20000,2] parameter(1)\n \
+             u = f32[3,20000] parameter(2)\n ROOT s = f32[{rows},{columns}] scatter(x, i, u), \
+             update_window_dims={{}}, inserted_window_dims={{0,1}}, \
+             scatter_dims_to_operand_dims={{0,1}}, index_vector_dim=2, to_apply=f"
+        );
+        let text = match operation {
+            "b" => combining("f32", "add", &scatter)
+                .replace(" b = ", " ROOT b = ")
+                .replace(" ROOT r = f32[] add(a, b)\n", ""),
+            _ => combining("f32", operation, &scatter),
+        };
+        let flat = places.iter().flatten();
+        let indices = match kind {
+            "s64" => Tensor::of(&[3, 20_000, 2], &flat.copied().collect::<Vec<i64>>()),
+            "s16" => Tensor::of(&[3, 20_000, 2], &flat.map(|&i| i as i16).collect::<Vec<i16>>()),
+            _ => Tensor::of(&[3, 20_000, 2], &flat.map(|&i| i as i32).collect::<Vec<i32>>()),
+        };
+        let mut expected = array.slice::<f32>().to_vec();
+        for (&[row, column], &value) in places.iter().zip(updates.slice::<f32>()) {
+            if (0..rows as i64).contains(&row) && (0..columns as i64).contains(&column) {
+                let sum = &mut expected[row as usize * columns + column as usize];
+                *sum = match operation {
+                    "add" => *sum + value,
+                    "maximum" => sum.max(value),
+                    _ => value,
+                };
+            }
+        }
+        let made = alike(&text, &[array.clone(), indices, updates.clone()]);
+        assert!(made[0].slice::<f32>() == expected, "{text}");
+    }
+}
+
 #[test]
 fn gathered_windows_are_shared_by_threads() {
     let mut random = Random(7);

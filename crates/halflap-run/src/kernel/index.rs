@@ -16,22 +16,23 @@ use super::heavy::read_index;
 use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
 use super::program::ScalarProgram;
 use super::reduce::{self, FastCombine};
+use super::single::{SingleUpdates, UpdatedArray};
 use super::walk::{MOST_DIMS, Transfer, each_index, strides};
 use crate::tensor::DType;
 
 /// Where windows are: in the array, in the gathered (or scattered) array, and how indices are read.
-struct Windows {
-    indices: (ArraySlot, DType),
+pub(super) struct Windows {
+    pub(super) indices: (ArraySlot, DType),
     /// The batch of the indices, with steps in the indices and in the gathered array.
-    batch: Vec<usize>,
-    index_by: Vec<usize>,
-    batch_by: Vec<usize>,
+    pub(super) batch: Vec<usize>,
+    pub(super) index_by: Vec<usize>,
+    pub(super) batch_by: Vec<usize>,
     /// The numbers of an index vector.
-    numbers: Vec<IndexNumber>,
+    pub(super) numbers: Vec<IndexNumber>,
     /// The batch's dimensions that go with one of the array, each with the step of that.
-    batching: Vec<(usize, usize)>,
+    pub(super) batching: Vec<(usize, usize)>,
     /// The window, with steps in the array and in the gathered array.
-    sizes: Vec<usize>,
+    pub(super) sizes: Vec<usize>,
     /// How many elements lie together in both, and the window without the dimensions that make
     /// them.
     run: usize,
@@ -42,13 +43,13 @@ struct Windows {
 }
 
 /// A number of an index vector.
-struct IndexNumber {
+pub(super) struct IndexNumber {
     /// Where it is, from the vector's first on.
-    at: usize,
+    pub(super) at: usize,
     /// The step of the array's dimension that it counts.
-    by: usize,
+    pub(super) by: usize,
     /// The largest that leaves room for the window.
-    most: i64,
+    pub(super) most: i64,
 }
 
 /// What happens to a window that does not fit.
@@ -139,7 +140,7 @@ impl Windows {
     }
 
     /// How many windows there are.
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.batch.iter().product()
     }
 
@@ -262,6 +263,8 @@ struct Scatter {
     /// How many elements the arrays have.
     len: usize,
     combining: Combining,
+    /// How single elements are updated.
+    single: Option<SingleUpdates>,
 }
 
 pub(super) fn scatter(
@@ -309,7 +312,13 @@ pub(super) fn scatter(
         .zip(&targets)
         .map(|((array, update, term), &to)| (*array, *update, to, term.dtype))
         .collect();
-    planner.add(Scatter { windows, arrays, len, combining });
+    let update = match &combining {
+        Combining::Replace => reduce::replace_at(dtype.size()),
+        Combining::Fold(fast) => Some(fast.at),
+        Combining::Fast(_) | Combining::Program(_) => None,
+    };
+    let single = update.and_then(|update| SingleUpdates::new(&windows, update));
+    planner.add(Scatter { windows, arrays, len, combining, single });
     Ok(targets[0])
 }
 
@@ -324,6 +333,11 @@ impl KernelStage for Scatter {
                 // SAFETY: both arrays have these elements and are different memory.
                 unsafe { std::ptr::copy_nonoverlapping(from.add(start), to.add(start), bytes) };
             }
+        }
+        if let (Some(single), &[(_, updates, to, dtype)]) = (&self.single, &self.arrays[..]) {
+            let array = UpdatedArray { updates, to, size: dtype.size() };
+            // SAFETY: the windows are its own, and the arrays are those that were planned.
+            return unsafe { single.run(&self.windows, buffers, (array, own)) };
         }
         let mut table = match &self.combining {
             // SAFETY: local memory has the requested length.

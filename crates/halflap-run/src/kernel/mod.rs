@@ -51,6 +51,7 @@ mod random;
 mod reduce;
 mod region;
 mod selected;
+mod single;
 mod sort;
 mod sparse;
 mod stored;

@@ -30,12 +30,24 @@ type FoldFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
 /// Combines elements one after the other with the one in `into`, and writes each result.
 type ScanFn = unsafe fn(row: *const u8, into: *mut u8, to: *mut u8, len: usize);
 
+/// Combines updates, from the first on and so many elements apart, with the elements at their
+/// places.
+pub(super) type PlaceFn = unsafe fn((*const u8, usize), to: *mut u8, placed: &[PlacedUpdate]);
+
+/// An update: its number, and the element that it is for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PlacedUpdate {
+    pub(super) number: usize,
+    pub(super) place: usize,
+}
+
 /// The functions of an operation that reductions use often.
 #[derive(Clone, Copy)]
 pub(super) struct FastCombine {
     pub(super) row: RowFn,
     pub(super) fold: FoldFn,
     pub(super) scan: ScanFn,
+    pub(super) at: PlaceFn,
 }
 
 /// How elements are combined.
@@ -565,20 +577,53 @@ loops!(row_wide fold_wide scan_wide);
 /// A closure without captures, out of nothing.
 fn conjure<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0) };
-    // SAFETY: the type has no bytes, and a value of it existed: only closures given to `pair` get
-    // here.
+    // SAFETY: the type has no bytes, and a value of it existed: only closures given to `pair` or
+    // `replace_at` get here.
     unsafe { std::ptr::NonNull::<F>::dangling().read() }
+}
+
+/// # Safety
+/// Places must be those of elements of `to`, and there must be updates of these numbers.
+unsafe fn at_places<T: Copy, F: Fn(T, T) -> T + Copy>(
+    (updates, by): (*const u8, usize),
+    to: *mut u8,
+    placed: &[PlacedUpdate],
+) {
+    let f = conjure::<F>();
+    let (updates, to) = (updates.cast::<T>(), to.cast::<T>());
+    for &PlacedUpdate { number, place } in placed {
+        // SAFETY: the caller's promise.
+        unsafe { *to.add(place) = f(*to.add(place), *updates.add(number * by)) };
+    }
+}
+
+/// The function that replaces elements of a size.
+pub(super) fn replace_at(size: usize) -> Option<PlaceFn> {
+    fn of<T: Copy, F: Fn(T, T) -> T + Copy>(_: F) -> PlaceFn {
+        at_places::<T, F>
+    }
+    Some(match size {
+        1 => of(|_: u8, new: u8| new),
+        2 => of(|_: u16, new: u16| new),
+        4 => of(|_: u32, new: u32| new),
+        8 => of(|_: u64, new: u64| new),
+        _ => return None,
+    })
 }
 
 fn pair<T: Copy, F: Fn(T, T) -> T + Copy>(_: F) -> FastCombine {
     match is_wide() {
-        true => {
-            FastCombine { row: row_wide::<T, F>, fold: fold_wide::<T, F>, scan: scan_wide::<T, F> }
-        }
+        true => FastCombine {
+            row: row_wide::<T, F>,
+            fold: fold_wide::<T, F>,
+            scan: scan_wide::<T, F>,
+            at: at_places::<T, F>,
+        },
         false => FastCombine {
             row: row_plain::<T, F>,
             fold: fold_plain::<T, F>,
             scan: scan_plain::<T, F>,
+            at: at_places::<T, F>,
         },
     }
 }
