@@ -486,6 +486,29 @@ fn convolutions_in_any_layout() {
     }
 }
 
+/// One output feature or two in each group, and lines that are longer and shorter than a tile.
+#[test]
+fn convolutions_with_few_features() {
+    let mut random = Random(64);
+    for round in 0..ROUNDS {
+        let longest = [24, 50, 90][round % 3];
+        let Some(conv) = AnyConv::by_chance(&mut random, longest) else { continue };
+        let mut conv = AnyConv { outputs: random.between(1, 2), ..conv };
+        conv.dims[0].stride = 1;
+        let Some(out) = conv.dims[0].outputs() else { continue };
+        conv.out[0] = out;
+        // Some windows see padding nearly everywhere.
+        if round % 5 == 0 {
+            (conv.dims[1].size, conv.dims[1].low, conv.dims[1].high) = (40, 39, 38);
+            conv.out[1] = conv.dims[1].outputs().unwrap();
+        }
+        let (x, k) = (random.floats(&conv.shape(0)), random.floats(&conv.shape(1)));
+        let expected: Vec<f32> =
+            indices(&conv.shape(2)).iter().map(|index| conv.sum(&x, &k, index)).collect();
+        assert_close(run_entry(&conv.text(), &[x, k])[0].slice(), &expected, 1e-5);
+    }
+}
+
 #[test]
 fn depthwise_convolutions() {
     let mut random = Random(63);

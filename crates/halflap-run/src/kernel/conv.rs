@@ -6,7 +6,7 @@
 //! that fit the second-level cache, and operands are read and the result is written where they are,
 //! unless their dimensions cannot be walked as one. bf16 and f16 are computed in f32 and rounded
 //! once. If most positions of the windows see padding, or every group is a feature, no matrix is
-//! made (`sparse`).
+//! made (`sparse`); with few output features neither (`planes`).
 
 use halflap_hlo::ConvDims;
 
@@ -14,12 +14,14 @@ use super::Buffers;
 use super::block;
 use super::columns::{ConvAxis, ConvWindows, Line, MatrixPart, Space};
 use super::error::Gap;
-use super::formula::{Convolving, TermId};
+use super::formula::{Convolving, Padding, TermId};
+use super::heavy::{Pad, kept};
 use super::matrix::{GemmReal, MatrixProduct, MatrixView};
 use super::moves::{ConvertStage, CopyStage};
 use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
+use super::planes::{MOST_OUTPUTS, PlaneAxis, PlaneConv, TILE};
 use super::sparse::{ClearStage, Extents, SparseArray, SparseConv, is_sparse, seen_along};
-use super::walk::{MOST_DIMS, strides};
+use super::walk::{MOST_DIMS, Transfer, strides};
 use crate::tensor::DType;
 
 /// How many elements of the matrix are made at once.
@@ -62,7 +64,13 @@ pub(super) fn plan(
             planner.add_helper(ClearStage { to: result, bytes: term.len() * computed.size() });
             planner.add(sparse);
         }
-        None => DenseConv::new(&shape, arrays).plan(planner),
+        None => {
+            let dense = DenseConv::new(&shape, arrays);
+            match shape.along() {
+                Some(along) => dense.in_planes(planner, along),
+                None => dense.plan(planner),
+            }
+        }
     }
     if let Some(function) = narrow {
         let sizes = [computed.size(), term.dtype.size()];
@@ -156,6 +164,22 @@ impl<'n> ConvShape<'n> {
         }
     }
 
+    /// The spatial dimension along which neighbours are summed up together, if that is faster than
+    /// a product of matrices.
+    fn along(&self) -> Option<usize> {
+        // Shorter lines would leave most of a tile unused.
+        const LEAST: usize = 16;
+        let places: u64 = self.extents.iter().map(|extents| extents.window.size).product();
+        let is_long = |&dim: &usize| {
+            let Extents { window, outputs, .. } = &self.extents[dim];
+            window.stride == 1 && *outputs >= LEAST
+        };
+        let lines = (0..self.extents.len()).filter(is_long);
+        lines
+            .max_by_key(|&dim| self.extents[dim].outputs)
+            .filter(|_| (1..=MOST_OUTPUTS).contains(&self.outputs) && places > 1 && self.inputs > 0)
+    }
+
     /// As single places, if that is faster than a product of matrices.
     fn sparse(&self, arrays: &ConvArrays<'_>) -> Option<SparseConv> {
         let is_sparse = is_sparse(&self.extents);
@@ -187,8 +211,9 @@ impl<'n> ConvShape<'n> {
                 .map(|by| axis(self.inputs, by)),
             outputs: [kernel.by[dims.kernel_output], result.by[dims.output_feature]]
                 .map(|by| axis(self.outputs, by)),
+            line: Vec::new(),
         };
-        (is_sparse || sparse.is_depthwise()).then_some(sparse)
+        (is_sparse || sparse.is_depthwise()).then(|| sparse.prepared())
     }
 }
 
@@ -323,6 +348,107 @@ impl<'a, 'n> DenseConv<'a, 'n> {
             inner: all,
             moved: Some(CopyStage::new(dims, from, result.slot, dtype.size())),
         }
+    }
+
+    /// Copies the input into planes: for each group, batch and feature, the spatial dimensions in
+    /// this order, padded and dilated. Gives the planes and their steps.
+    fn planes(&self, planner: &mut Planner<'_>) -> (ArraySlot, Vec<i64>) {
+        let (shape, input) = (self.shape, &self.arrays.input);
+        let size = self.arrays.dtype.size();
+        let numbers = shape.dims;
+        let mut dims = vec![shape.groups, shape.batches, shape.inputs];
+        let extent = |&dim: &usize| {
+            let Extents { window, outputs, .. } = &shape.extents[dim];
+            let reach = (window.size as usize - 1) * window.rhs_dilate.max(1) as usize;
+            (outputs - 1) * window.stride as usize + reach + 1
+        };
+        dims.extend(self.order.iter().map(extent));
+        let by = strides(&dims);
+        let mut counts = dims[..3].to_vec();
+        let mut from_by = vec![
+            shape.input_group(input) as i64,
+            input.by[numbers.input_batch],
+            input.by[numbers.input_feature],
+        ];
+        let (mut to_by, mut from, mut to) = (by[..3].to_vec(), input.base, 0);
+        for (&dim, place) in self.order.iter().zip(3..) {
+            let Extents { window, len, .. } = &shape.extents[dim];
+            let interior = window.lhs_dilate.max(1) as i64 - 1;
+            let padding = Padding { low: window.pad_low, high: 0, interior };
+            let (first, at, count) = kept(*len, dims[place], padding);
+            let step = input.by[numbers.input_spatial[dim]];
+            from += first * step;
+            to += at * by[place];
+            counts.push(count as usize);
+            from_by.push(step);
+            to_by.push(by[place] * (interior + 1));
+        }
+        let bytes = (dims.iter().product::<usize>() + TILE) * size;
+        let slot = planner.aside(bytes);
+        planner.add_helper(ClearStage { to: slot, bytes });
+        if !counts.contains(&0) {
+            planner.add_helper(Pad {
+                from: (input.slot, from as usize * size),
+                to: (slot, to as usize * size),
+                transfer: Transfer::new(&counts, &from_by, &to_by, size),
+            });
+        }
+        (slot, by)
+    }
+
+    /// The factors of each output feature, one after the other: features, then places.
+    fn factors(&self, planner: &mut Planner<'_>) -> ArraySlot {
+        let Taps { base, places, inputs } = self.taps();
+        let (shape, Strided { slot, by, .. }) = (self.shape, &self.arrays.kernel);
+        let row = by[shape.dims.kernel_output] as isize;
+        let rows = ConvAxis { count: shape.groups * shape.outputs, by: row };
+        let axes = [&[rows, inputs], &places[..]].concat();
+        let dims: Vec<usize> = axes.iter().map(|axis| axis.count).collect();
+        let by = axes.iter().map(|axis| axis.by as i64).collect();
+        let size = self.arrays.dtype.size();
+        let packed = planner.aside(dims.iter().product::<usize>() * size);
+        let from = Strided { slot: *slot, base: base as i64, by };
+        planner.add_helper(CopyStage::new(&dims, from, packed, size));
+        packed
+    }
+
+    /// Without a matrix, along one of the spatial dimensions.
+    fn in_planes(mut self, planner: &mut Planner<'_>, along: usize) {
+        self.order = (0..self.order.len()).filter(|&dim| dim != along).chain([along]).collect();
+        let (planes, by) = self.planes(planner);
+        let weights = self.factors(planner);
+        let (shape, ConvArrays { result, dtype, .. }) = (self.shape, &self.arrays);
+        let numbers = shape.dims;
+        let mut offsets: Vec<usize> = (0..shape.inputs).map(|at| at * by[2] as usize).collect();
+        for (&dim, &step) in self.order.iter().zip(&by[3..]) {
+            let window = &shape.extents[dim].window;
+            let at =
+                |place: u64| place as usize * window.rhs_dilate.max(1) as usize * step as usize;
+            let all = |&offset: &usize| (0..window.size).map(move |place| offset + at(place));
+            offsets = offsets.iter().flat_map(all).collect();
+        }
+        let feature = result.by[numbers.output_feature] as isize;
+        let axis = |count, from: i64, to| PlaneAxis { count, from: from as usize, to };
+        let mut axes = vec![
+            axis(shape.groups, by[0], shape.outputs as isize * feature),
+            axis(shape.batches, by[1], result.by[numbers.output_batch] as isize),
+        ];
+        for (&dim, &step) in self.order[..self.order.len() - 1].iter().zip(&by[3..]) {
+            let Extents { window, outputs, .. } = &shape.extents[dim];
+            let to = result.by[numbers.output_spatial[dim]] as isize;
+            axes.push(axis(*outputs, step * window.stride as i64, to));
+        }
+        let step = result.by[numbers.output_spatial[along]] as isize;
+        planner.add(PlaneConv {
+            dtype: *dtype,
+            planes,
+            weights,
+            to: result.slot,
+            axes,
+            outputs: (shape.outputs, feature),
+            line: (shape.extents[along].outputs, step),
+            offsets,
+        });
     }
 
     fn plan(self, planner: &mut Planner<'_>) {

@@ -60,16 +60,16 @@ impl KernelStage for Who {
 }
 
 /// The elements of an array that stay when it is padded.
-struct Pad {
+pub(super) struct Pad {
     /// Where they are and where they go: the array, and the first byte.
-    from: (ArraySlot, usize),
-    to: (ArraySlot, usize),
-    transfer: Transfer,
+    pub(super) from: (ArraySlot, usize),
+    pub(super) to: (ArraySlot, usize),
+    pub(super) transfer: Transfer,
 }
 
 /// The elements of a dimension that remain after padding: the first one, its position, and their
 /// number.
-fn kept(dim: usize, to_dim: usize, padding: Padding) -> (i64, i64, i64) {
+pub(super) fn kept(dim: usize, to_dim: usize, padding: Padding) -> (i64, i64, i64) {
     let step = padding.interior + 1;
     let first = if padding.low >= 0 { 0 } else { (-padding.low + step - 1) / step };
     let place = padding.low + first * step;

@@ -18,7 +18,7 @@
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix` | products of two matrices |
 //! | `cumulate` | running sums |
-//! | `columns`, `sparse` | windows of convolutions as a matrix; those that see little |
+//! | `columns`, `sparse`, `planes` | convolutions as a product; those that see little; few features |
 //! | `fourier`, `product`, `pairs` | Fourier transforms of lines; products of integers |
 
 mod block;
@@ -45,6 +45,7 @@ mod moves;
 mod nest;
 mod pairs;
 mod plan;
+mod planes;
 mod product;
 mod program;
 mod random;

@@ -10,7 +10,7 @@ use super::Buffers;
 use super::columns::ConvAxis;
 use super::matrix::GemmReal;
 use super::plan::{ArraySlot, KernelStage, parts_of};
-use super::walk::each_index;
+use super::walk::{MOST_DIMS, each_index};
 use crate::tensor::DType;
 
 /// A place of a window that sees an element, in one dimension.
@@ -99,6 +99,8 @@ pub(super) struct SparseConv {
     pub(super) batches: [ConvAxis; 2],
     pub(super) inputs: [ConvAxis; 2],
     pub(super) outputs: [ConvAxis; 2],
+    /// For every sight of the last dimension, its steps in the input, the kernel and the output.
+    pub(super) line: Vec<[isize; 3]>,
 }
 
 impl SparseConv {
@@ -110,32 +112,79 @@ impl SparseConv {
         let (input, kernel) = (start(&self.input), start(&self.kernel));
         let to = buffers.write(self.to.slot).cast::<T>();
         let first = self.first_sights(&buffers.share(self.rows));
-        let mut counts: Vec<usize> = self.sights.iter().map(Vec::len).collect();
-        counts.first_mut().into_iter().for_each(|count| *count = first.len());
-        each_index(&counts, |at| {
+        // The last dimension is a loop of its own, without these indices.
+        let outer = self.sights.len().saturating_sub(1);
+        let line = if outer == 0 { first.clone() } else { 0..self.line.len() };
+        let mut counts = [0; MOST_DIMS];
+        let sights = self.sights[..outer].iter().map(Vec::len);
+        counts.iter_mut().zip(sights).for_each(|(count, sights)| *count = sights);
+        counts[..outer].first_mut().into_iter().for_each(|count| *count = first.len());
+        each_index(&counts[..outer], |at| {
             let (mut from, mut factor, mut sum) = (input, kernel, to);
             for (dim, &number) in at.iter().enumerate() {
                 let number = if dim == 0 { first.start + number } else { number };
-                let Sight { output, place, element } = self.sights[dim][number];
-                let by = |index: usize, array: &SparseArray| index as isize * array.spatial[dim];
-                from = from.wrapping_offset(by(element, &self.input));
-                factor = factor.wrapping_offset(by(place, &self.kernel));
-                sum = sum.wrapping_offset(by(output, &self.to));
+                let [element, place, output] = self.steps(dim, &self.sights[dim][number]);
+                from = from.wrapping_offset(element);
+                factor = factor.wrapping_offset(place);
+                sum = sum.wrapping_offset(output);
             }
-            if self.is_depthwise() {
-                // SAFETY: elements of the operands and of the result.
-                return unsafe { self.add_features(from, factor, sum) };
-            }
-            for group in 0..self.groups as isize {
-                let (from, factor, sum) = (
-                    from.wrapping_offset(group * self.input.group),
-                    factor.wrapping_offset(group * self.kernel.group),
-                    sum.wrapping_offset(group * self.to.group),
-                );
-                // SAFETY: elements of the operands and of the result.
-                unsafe { self.add(from, factor, sum) };
-            }
+            // SAFETY: elements of the operands and of the result.
+            unsafe { self.add_line([from, factor], sum, &self.line[line.clone()]) };
         });
+    }
+
+    /// How far a sight is from the beginning of the input, the kernel and the result.
+    fn steps(&self, dim: usize, sight: &Sight) -> [isize; 3] {
+        let by = |index: usize, array: &SparseArray| index as isize * array.spatial[dim];
+        [by(sight.element, &self.input), by(sight.place, &self.kernel), by(sight.output, &self.to)]
+    }
+
+    /// The same convolution, with the steps of the last dimension's sights.
+    pub(super) fn prepared(mut self) -> SparseConv {
+        let last = self.sights.len().checked_sub(1);
+        let steps = last.map(|dim| self.sights[dim].iter().map(|s| self.steps(dim, s)).collect());
+        // Without dimensions there is one place.
+        self.line = steps.unwrap_or_else(|| vec![[0; 3]]);
+        self
+    }
+
+    /// Adds the products of a line of places.
+    ///
+    /// # Safety
+    /// The pointers and steps must lead to the first elements of the first group.
+    unsafe fn add_line<T: GemmReal>(
+        &self,
+        [from, factor]: [*const T; 2],
+        to: *mut T,
+        line: &[[isize; 3]],
+    ) {
+        let counts = [self.outputs, self.batches, self.inputs].map(|axes| axes[0].count);
+        for group in 0..if self.is_depthwise() { 1 } else { self.groups as isize } {
+            let operands = [
+                from.wrapping_offset(group * self.input.group),
+                factor.wrapping_offset(group * self.kernel.group),
+            ];
+            let to = to.wrapping_offset(group * self.to.group);
+            // SAFETY: the caller's promise. Loops of known length are unrolled.
+            unsafe {
+                match counts {
+                    _ if self.is_depthwise() => {
+                        for &[element, place, output] in line {
+                            let (from, factor) = (from.offset(element), factor.offset(place));
+                            self.add_features(from, factor, to.offset(output));
+                        }
+                    }
+                    [1, 1, 1] => self.add_places(operands, (to, line), [1, 1, 1]),
+                    [1, 1, 2] => self.add_places(operands, (to, line), [1, 1, 2]),
+                    [1, 2, 2] => self.add_places(operands, (to, line), [1, 2, 2]),
+                    [2, 1, 1] => self.add_places(operands, (to, line), [2, 1, 1]),
+                    [2, 1, 2] => self.add_places(operands, (to, line), [2, 1, 2]),
+                    [1, 1, 3] => self.add_places(operands, (to, line), [1, 1, 3]),
+                    [3, 1, 3] => self.add_places(operands, (to, line), [3, 1, 3]),
+                    counts => self.add_places(operands, (to, line), counts),
+                }
+            }
+        }
     }
 
     /// The sights of some outputs of the first dimension.
@@ -175,22 +224,34 @@ impl SparseConv {
         }
     }
 
-    /// Adds the products of one place to the sums of one position.
+    /// Adds the products of each place to the sums of its position, for these numbers of output
+    /// features, batches and input features.
     ///
     /// # Safety
-    /// The pointers must be the first elements of a group.
-    unsafe fn add<T: GemmReal>(&self, from: *const T, factor: *const T, to: *mut T) {
+    /// As for [`SparseConv::add_line`], for one group.
+    #[inline(always)]
+    unsafe fn add_places<T: GemmReal>(
+        &self,
+        [from, factor]: [*const T; 2],
+        (to, line): (*mut T, &[[isize; 3]]),
+        [outputs, batches, inputs]: [usize; 3],
+    ) {
         let [[batch_from, batch_to], [input_from, input_by], [output_by, output_to]] =
-            [self.batches, self.inputs, self.outputs];
-        for output in 0..output_by.count as isize {
-            for batch in 0..batch_from.count as isize {
-                for input in 0..input_from.count as isize {
+            [self.batches, self.inputs, self.outputs].map(|axes| axes.map(|axis| axis.by));
+        for &[element, place, position] in line {
+            for output in 0..outputs as isize {
+                for batch in 0..batches as isize {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        let factor = *factor.offset(output * output_by.by + input * input_by.by);
-                        let value = *from.offset(batch * batch_from.by + input * input_from.by);
-                        let to = to.offset(output * output_to.by + batch * batch_to.by);
-                        *to = *to + factor * value;
+                        let from = from.offset(element + batch * batch_from);
+                        let factor = factor.offset(place + output * output_by);
+                        let to = to.offset(position + output * output_to + batch * batch_to);
+                        let mut sum = *to;
+                        for input in 0..inputs as isize {
+                            let factor = *factor.offset(input * input_by);
+                            sum = sum + factor * *from.offset(input * input_from);
+                        }
+                        *to = sum;
                     }
                 }
             }
