@@ -205,15 +205,15 @@ impl RunningRank {
                 probe.results(&results);
             }
             self.streams.steps_done.store(step + 1, Ordering::Relaxed);
-            let noted = self
-                .streams
-                .all
-                .iter()
-                .flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
+            // Streams keep the memory: in a long loop it would be new in every step.
+            let mut spans = Vec::new();
+            for stream in &self.streams.all {
+                spans.extend(locked(&stream.spans).drain(..).map(|noted| noted.since(began)));
+            }
             if outcome.spans.len() == self.program.steps_kept() {
                 outcome.spans.remove(0);
             }
-            outcome.spans.push(noted.map(|noted| noted.since(began)).collect());
+            outcome.spans.push(spans);
             if step + 1 == self.options.steps {
                 outcome.outputs = issuer.outputs(&frame);
             }

@@ -158,6 +158,7 @@ pub(super) struct Pace<'a> {
     pub(super) stream: &'a TaskStream<StreamTask>,
     /// When the last task ended.
     now: Instant,
+    /// What ran on the stream in this step.
     spans: Vec<Noted>,
     /// How many more spans are kept.
     room: usize,
@@ -165,13 +166,15 @@ pub(super) struct Pace<'a> {
 
 impl<'a> Pace<'a> {
     pub(super) fn new(program: &'a Prepared, stream: &'a TaskStream<StreamTask>) -> Pace<'a> {
-        let room = MOST_SPANS.saturating_sub(locked(&stream.spans).len());
-        Pace { program, stream, now: Instant::now(), spans: Vec::new(), room }
+        // Taken along until the end: adding to them later would copy them.
+        let spans = std::mem::take(&mut *locked(&stream.spans));
+        let room = MOST_SPANS.saturating_sub(spans.len());
+        Pace { program, stream, now: Instant::now(), spans, room }
     }
 
-    /// Gives the stream the times of what ran.
-    pub(super) fn finish(mut self) {
-        locked(&self.stream.spans).append(&mut self.spans);
+    /// Gives the stream its times back, with those of what ran.
+    pub(super) fn finish(self) {
+        *locked(&self.stream.spans) = self.spans;
     }
 }
 

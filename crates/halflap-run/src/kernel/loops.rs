@@ -94,7 +94,9 @@ impl Body {
     /// See [`KernelStage::run`].
     pub(super) unsafe fn prepare<'l>(&self, buffers: &Buffers<'_>) -> &'l mut [*mut u8] {
         // SAFETY: the local memory is as long as the stage asked for.
-        let table = unsafe { self.program.prepare(buffers.local(), self.block) };
+        let used = self.block.min(self.total);
+        // SAFETY: as above.
+        let table = unsafe { self.program.prepare_some(buffers.local(), self.block, used) };
         for fetch in &self.fetches {
             if let (FetchWay::Scalar, Some(slot)) = (fetch.way, fetch.slot) {
                 // SAFETY: an element of the array that the slot holds, and a register of a block.
@@ -102,7 +104,7 @@ impl Body {
                     let from =
                         buffers.read(slot).offset(fetch.walk.base as isize * fetch.size as isize);
                     let element = std::slice::from_raw_parts(from, fetch.size);
-                    fill(element, table[fetch.place.0 as usize], self.block);
+                    fill(element, table[fetch.place.0 as usize], used);
                 }
             }
         }

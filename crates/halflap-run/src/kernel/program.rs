@@ -246,6 +246,20 @@ impl BlockProgram {
     /// `local` must be aligned to a cache line and hold [`BlockProgram::local_bytes`], and must not
     /// be accessed elsewhere until the last run.
     pub(super) unsafe fn prepare<'l>(&self, local: *mut u8, block: usize) -> &'l mut [*mut u8] {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.prepare_some(local, block, block) }
+    }
+
+    /// The same, if no more than some elements of a block are used.
+    ///
+    /// # Safety
+    /// As for [`BlockProgram::prepare`].
+    pub(super) unsafe fn prepare_some<'l>(
+        &self,
+        local: *mut u8,
+        block: usize,
+        used: usize,
+    ) -> &'l mut [*mut u8] {
         // SAFETY: the table is the first part of the local memory.
         let table = unsafe {
             std::slice::from_raw_parts_mut(local.cast::<*mut u8>(), self.registers.len())
@@ -257,7 +271,7 @@ impl BlockProgram {
         }
         for splat in &self.splats {
             // SAFETY: a register, which holds a block of the widest elements.
-            unsafe { fill(&splat.bytes, table[splat.place.0 as usize], block) };
+            unsafe { fill(&splat.bytes, table[splat.place.0 as usize], used) };
         }
         table
     }
