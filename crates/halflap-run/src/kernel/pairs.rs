@@ -99,6 +99,24 @@ impl StoredMatrix {
             }
             return;
         }
+        if self.contracted == 1 {
+            for row in 0..rows.len() {
+                // SAFETY: a line of the matrix.
+                let line = unsafe {
+                    let line = start.offset(row as isize * self.free);
+                    std::slice::from_raw_parts(line, depth)
+                };
+                let (twos, last) = line.as_chunks::<2>();
+                for (pairs, &[a, b]) in to.iter_mut().zip(twos) {
+                    pairs[row] = [a.into(), b.into()];
+                }
+                if let (Some(pairs), [a]) = (to.last_mut(), last) {
+                    pairs[row] = [(*a).into(), 0];
+                }
+            }
+            to.iter_mut().for_each(|pairs| pairs[rows.len()..].fill([0, 0]));
+            return;
+        }
         for row in 0..WIDTH {
             for (number, pairs) in to.iter_mut().enumerate() {
                 pairs[row] = [get(row, 2 * number), get(row, 2 * number + 1)];
