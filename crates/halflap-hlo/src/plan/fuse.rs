@@ -11,8 +11,8 @@
 //!   the same communication. It may pass a start, which then starts sooner;
 //! - no step requests more than the plan's peak: its inputs live until its readers have run, its
 //!   result is never allocated. What its inputs need more is often spared once they are computed by
-//!   the readers as well, so it may join for now; where the peak is exceeded in the end, the plan is
-//!   fused again without such joins;
+//!   the readers as well, so it may join for now; where the peak is exceeded in the end, the plan
+//!   is fused again without such joins;
 //! - the kernel compiler accepts them as one kernel without intermediate memory.
 //!
 //! A kernel runs where the last of its instructions ran: starts, waits and results stay where they

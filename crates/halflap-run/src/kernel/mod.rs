@@ -18,7 +18,7 @@
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix` | products of two matrices |
 //! | `cumulate` | running sums |
-//! | `columns`, `sparse`, `planes` | convolutions as a product; those that see little; few features |
+//! | `columns`, `sparse`, `planes` | convolutions: as products, of little, of few features |
 //! | `fourier`, `product`, `pairs` | Fourier transforms of lines; products of integers |
 
 mod block;

@@ -289,8 +289,8 @@ impl<'p, 'f> Nest<'p, 'f> {
         Ok(self.draft.call(run, &places, formula.term(id).dtype.size()))
     }
 
-    /// Records that a term is computed along a map. Several maps are different elements of it (every
-    /// other one, for instance), unless together they have more than it has: then it is
+    /// Records that a term is computed along a map. Several maps are different elements of it
+    /// (every other one, for instance), unless together they have more than it has: then it is
     /// materialised.
     fn note_map(&mut self, id: TermId, map: &Map) -> Result<(), Halt> {
         const MOST_STEPS: usize = 192;

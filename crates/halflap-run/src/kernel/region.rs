@@ -1,6 +1,6 @@
-//! Parts of a loop in which it is known what each pad and each concatenation gives: an element of an
-//! argument, or the padding. A loop that meets one is cut into such regions, each with a program of
-//! its own, so that padded and concatenated arrays are never in memory.
+//! Parts of a loop in which it is known what each pad and each concatenation gives: an element of
+//! an argument, or the padding. A loop that meets one is cut into such regions, each with a program
+//! of its own, so that padded and concatenated arrays are never in memory.
 
 use super::Buffers;
 use super::loops::Body;

@@ -1,5 +1,5 @@
-//! Scatters of single elements: the places of many are found at once, and then updated one after the
-//! other. Both loops know the types, so that an update takes a few instructions.
+//! Scatters of single elements: the places of many are found at once, and then updated one after
+//! the other. Both loops know the types, so that an update takes a few instructions.
 
 use std::ops::Range;
 
