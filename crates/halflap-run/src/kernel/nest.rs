@@ -14,12 +14,12 @@ use super::error::Gap;
 use super::formula::{Op, Padding, TermId};
 use super::plan::{ArraySlot, Planner};
 use super::program::{ProgramDraft, Register, computed};
-use super::region::{Region, RegionCut, Seen, Span};
+use super::region::{IndexSeen, LoopRegion, RegionCut, Span};
 use super::walk::{IndexRow, LoopWalk, MOST_DIMS, Map, common_pieces, linear, strides};
 use crate::tensor::DType;
 
 /// A value shifted both ways and joined: the terms of the shifts, and what computes all at once.
-struct Rotation {
+struct BitRotation {
     left: TermId,
     right: TermId,
     run: BlockFn,
@@ -112,7 +112,7 @@ pub(super) struct Nest<'p, 'f> {
 type FoundPlace = Result<Register, Halt>;
 
 impl<'p, 'f> Nest<'p, 'f> {
-    pub(super) fn new(planner: &'p Planner<'f>, region: Region) -> Nest<'p, 'f> {
+    pub(super) fn new(planner: &'p Planner<'f>, region: LoopRegion) -> Nest<'p, 'f> {
         Nest {
             planner,
             loops: region.loops,
@@ -254,7 +254,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     }
 
     /// The two shifts of a rotation, if a term is one: nothing else reads them.
-    fn rotation(&self, id: TermId) -> Option<Rotation> {
+    fn rotation(&self, id: TermId) -> Option<BitRotation> {
         let term = |id: TermId| self.planner.formula.term(id);
         let Op::Binary(Opcode::Or) = term(id).op else { return None };
         let run = block::rotate(term(id).dtype)?;
@@ -273,11 +273,11 @@ impl<'p, 'f> Nest<'p, 'f> {
                 && self.planner.memory(id).is_none()
         };
         let is_inner = is_inner(left) && is_inner(right);
-        (is_rotation && is_inner).then_some(Rotation { left, right, run })
+        (is_rotation && is_inner).then_some(BitRotation { left, right, run })
     }
 
-    fn rotate(&mut self, id: TermId, rotation: Rotation, map: &Map) -> FoundPlace {
-        let Rotation { left, right, run } = rotation;
+    fn rotate(&mut self, id: TermId, rotation: BitRotation, map: &Map) -> FoundPlace {
+        let BitRotation { left, right, run } = rotation;
         let formula = self.planner.formula;
         let [value, by] = [formula.term(left).args[0], formula.term(left).args[1]];
         let back = formula.term(right).args[1];
@@ -320,12 +320,14 @@ impl<'p, 'f> Nest<'p, 'f> {
         for ((row, padding), &dim) in map.iter().zip(padding).zip(dims) {
             let (low, step) = (padding.low, padding.interior + 1);
             match (Span { low, step, count: dim as i64 }).see(row, &extents) {
-                Seen::Inside(row) => rows.push(row),
+                IndexSeen::Inside(row) => rows.push(row),
                 // Along which no dimension counts any more.
-                Seen::Outside if self.planner.computes(value) => return Err(Halt::Make(value)),
-                Seen::Outside => return self.value(value, Vec::new()),
-                Seen::Cut(at) => cut = cut.or(Some(Some(at))),
-                Seen::Mixed => cut = cut.or(Some(None)),
+                IndexSeen::Outside if self.planner.computes(value) => {
+                    return Err(Halt::Make(value));
+                }
+                IndexSeen::Outside => return self.value(value, Vec::new()),
+                IndexSeen::Cut(at) => cut = cut.or(Some(Some(at))),
+                IndexSeen::Mixed => cut = cut.or(Some(None)),
             }
         }
         match cut {
@@ -341,14 +343,14 @@ impl<'p, 'f> Nest<'p, 'f> {
         for &arg in &formula.term(id).args {
             let count = formula.term(arg).dims[dim] as i64;
             match (Span { low, step: 1, count }).see(&map[dim], &extents) {
-                Seen::Inside(row) => {
+                IndexSeen::Inside(row) => {
                     let mut rows = map.clone();
                     rows[dim] = row;
                     return self.value(arg, rows);
                 }
-                Seen::Outside => low += count,
-                Seen::Cut(cut) => return Err(Halt::Part { term: id, cut: Some(cut) }),
-                Seen::Mixed => return Err(Halt::Part { term: id, cut: None }),
+                IndexSeen::Outside => low += count,
+                IndexSeen::Cut(cut) => return Err(Halt::Part { term: id, cut: Some(cut) }),
+                IndexSeen::Mixed => return Err(Halt::Part { term: id, cut: None }),
             }
         }
         Err(Halt::Fail(id, Gap::Shape))

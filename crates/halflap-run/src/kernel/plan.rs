@@ -14,7 +14,7 @@ use super::loops::ElementLoop;
 use super::moves::CopyStage;
 use super::nest::{self, Halt, Nest, is_elementwise};
 use super::program::Register;
-use super::region::{Region, RegionBody, RegionCut, RegionLoops};
+use super::region::{LoopRegion, RegionBody, RegionCut, RegionLoops};
 use super::walk::{common_pieces, strides};
 use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
@@ -405,9 +405,8 @@ impl<'f> Planner<'f> {
             (Some((_, nested)), 0) => self.push(Box::new(ElementLoop::new(nested, to, dtype))),
             (first, _) => {
                 let by = strides(&dims);
-                let body = |(region, nested): (Region, Nested<Register>)| {
-                    RegionBody::new(nested, region.walk(&by), dtype)
-                };
+                let body =
+                    |(region, nested): RegionNest| RegionBody::new(nested, region.walk(&by), dtype);
                 let bodies = first.into_iter().chain(regions).map(body).collect();
                 self.push(Box::new(RegionLoops { bodies, to: (to, dtype.size()) }));
             }
@@ -417,11 +416,11 @@ impl<'f> Planner<'f> {
 
     /// The loops that compute a term: one for each region of it that needs its own. `None` if it
     /// must be copied together.
-    fn regions(&mut self, id: TermId) -> Result<Option<Vec<(Region, Nested<Register>)>>, Trouble> {
+    fn regions(&mut self, id: TermId) -> Result<Option<Vec<RegionNest>>, Trouble> {
         const MOST: usize = 32;
         let dims = self.formula.term(id).dims.clone();
         'again: loop {
-            let mut waiting = vec![Region::whole(nest::loops_of(&dims), dims.len())];
+            let mut waiting = vec![LoopRegion::whole(nest::loops_of(&dims), dims.len())];
             let (mut found, mut computes) = (Vec::new(), Vec::new());
             while let Some(mut region) = waiting.pop() {
                 // Its own stage computes it, regardless of other readers.
@@ -474,7 +473,7 @@ impl<'f> Planner<'f> {
         loops: Vec<nest::LoopDim>,
         build: impl Fn(&mut Nest<'_, '_>) -> Result<R, Halt>,
     ) -> Result<(Nested<R>, Vec<TermId>), Trouble> {
-        let mut region = Region::whole(loops, 0);
+        let mut region = LoopRegion::whole(loops, 0);
         loop {
             match self.nested_in(&mut region, &build)? {
                 NestedPart::Whole(nested, computes) => return Ok((nested, computes)),
@@ -488,7 +487,7 @@ impl<'f> Planner<'f> {
     /// The same for a part of an array, unless it must be cut.
     fn nested_in<R>(
         &mut self,
-        region: &mut Region,
+        region: &mut LoopRegion,
         build: impl Fn(&mut Nest<'_, '_>) -> Result<R, Halt>,
     ) -> Result<NestedPart<R>, Trouble> {
         loop {
@@ -670,6 +669,9 @@ enum NestedPart<R> {
     /// A term is not the same along all of it: the region can be cut, or the term materialised.
     Part(TermId, Option<RegionCut>),
 }
+
+/// A region of an array, and what is computed along it.
+type RegionNest = (LoopRegion, Nested<Register>);
 
 /// Why planning stopped.
 pub(super) enum Trouble {

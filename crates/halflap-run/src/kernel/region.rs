@@ -11,7 +11,7 @@ use super::walk::{IndexRow, LoopWalk};
 
 /// Some of the indices of an array.
 #[derive(Clone, Debug)]
-pub(super) struct Region {
+pub(super) struct LoopRegion {
     pub(super) loops: Vec<LoopDim>,
     /// Where each dimension of the array begins.
     pub(super) starts: Vec<i64>,
@@ -26,14 +26,14 @@ pub(super) enum RegionCut {
     Every { dim: usize, period: usize },
 }
 
-impl Region {
+impl LoopRegion {
     /// All indices.
-    pub(super) fn whole(loops: Vec<LoopDim>, rank: usize) -> Region {
-        Region { loops, starts: vec![0; rank] }
+    pub(super) fn whole(loops: Vec<LoopDim>, rank: usize) -> LoopRegion {
+        LoopRegion { loops, starts: vec![0; rank] }
     }
 
     /// The regions that a cut makes of it.
-    pub(super) fn cut(&self, cut: RegionCut) -> Vec<Region> {
+    pub(super) fn cut(&self, cut: RegionCut) -> Vec<LoopRegion> {
         match cut {
             RegionCut::At { dim, at } => {
                 let extent = self.loops[dim].extent;
@@ -51,7 +51,7 @@ impl Region {
 
     /// Some iterations of a loop: the first, how many, and the step from each to the next. One
     /// iteration is no loop.
-    fn some(&self, dim: usize, (first, count): (usize, usize), step: usize) -> Region {
+    fn some(&self, dim: usize, (first, count): (usize, usize), step: usize) -> LoopRegion {
         let mut region = self.clone();
         let LoopDim { root, by, .. } = region.loops[dim];
         region.starts[root] += by * first as i64;
@@ -82,7 +82,7 @@ pub(super) struct Span {
 
 /// What an index is along a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum IndexSeen {
     /// Always an index of the argument: this one.
     Inside(IndexRow),
     /// Never.
@@ -95,16 +95,16 @@ pub(super) enum Seen {
 
 impl Span {
     /// Where an index lies along loops with these extents.
-    pub(super) fn see(self, row: &IndexRow, extents: &[usize]) -> Seen {
+    pub(super) fn see(self, row: &IndexRow, extents: &[usize]) -> IndexSeen {
         let first = row.base - self.low;
         let moving: Vec<usize> = (0..extents.len()).filter(|&dim| row.by[dim] != 0).collect();
         let uneven = moving.iter().copied().find(|&dim| row.by[dim] % self.step != 0);
         if let Some(dim) = uneven {
             let period = (self.step / common(self.step, row.by[dim].abs())) as usize;
-            return Seen::Cut(RegionCut::Every { dim, period });
+            return IndexSeen::Cut(RegionCut::Every { dim, period });
         }
         if first.rem_euclid(self.step) != 0 {
-            return Seen::Outside;
+            return IndexSeen::Outside;
         }
         let base = first.div_euclid(self.step);
         let inside = IndexRow { base, by: row.by.iter().map(|by| by / self.step).collect() };
@@ -115,7 +115,7 @@ impl Span {
     }
 
     /// Where an index lies that moves along one loop.
-    fn see_along(self, inside: IndexRow, dim: usize, extent: i64) -> Seen {
+    fn see_along(self, inside: IndexRow, dim: usize, extent: i64) -> IndexSeen {
         let (base, by) = (inside.base, inside.by[dim]);
         // The iterations from `from` up to `to` are inside.
         let (from, to) = match by > 0 {
@@ -124,24 +124,24 @@ impl Span {
         };
         let (from, to) = (from.clamp(0, extent), to.clamp(0, extent));
         match () {
-            () if from >= to => Seen::Outside,
-            () if from > 0 => Seen::Cut(RegionCut::At { dim, at: from as usize }),
-            () if to < extent => Seen::Cut(RegionCut::At { dim, at: to as usize }),
-            () => Seen::Inside(inside),
+            () if from >= to => IndexSeen::Outside,
+            () if from > 0 => IndexSeen::Cut(RegionCut::At { dim, at: from as usize }),
+            () if to < extent => IndexSeen::Cut(RegionCut::At { dim, at: to as usize }),
+            () => IndexSeen::Inside(inside),
         }
     }
 
     /// Where an index lies that moves along several loops, or none.
-    fn see_bounds(self, inside: IndexRow, extents: &[usize]) -> Seen {
+    fn see_bounds(self, inside: IndexRow, extents: &[usize]) -> IndexSeen {
         let (mut least, mut most) = (inside.base, inside.base);
         for (&by, &extent) in inside.by.iter().zip(extents) {
             let last = by * (extent as i64 - 1);
             (least, most) = (least + last.min(0), most + last.max(0));
         }
         match () {
-            () if least >= 0 && most < self.count => Seen::Inside(inside),
-            () if most < 0 || least >= self.count => Seen::Outside,
-            () => Seen::Mixed,
+            () if least >= 0 && most < self.count => IndexSeen::Inside(inside),
+            () if most < 0 || least >= self.count => IndexSeen::Outside,
+            () => IndexSeen::Mixed,
         }
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     use crate::kernel::nest::loops_of;
 
     /// Every index of a region, by brute force.
-    fn indices(region: &Region) -> Vec<i64> {
+    fn indices(region: &LoopRegion) -> Vec<i64> {
         let mut found = vec![region.starts[0]];
         for dim in &region.loops {
             let step = |at: &i64| (0..dim.extent as i64).map(move |i| at + i * dim.by).collect();
@@ -240,7 +240,7 @@ mod tests {
                 [(0, 1, 5), (1, 2, 4), (0, 2, 3), (-3, 1, 4), (-4, 3, 3), (2, 5, 1), (20, 1, 1)]
             {
                 let span = Span { low, step, count };
-                let mut waiting = vec![Region::whole(loops_of(&[extent]), 1)];
+                let mut waiting = vec![LoopRegion::whole(loops_of(&[extent]), 1)];
                 let mut seen = vec![0; extent];
                 while let Some(region) = waiting.pop() {
                     let by = region.loops.iter().map(|dim| dim.by).collect();
@@ -252,15 +252,15 @@ mod tests {
                     };
                     indices(&region).iter().for_each(|&index| seen[index as usize] += 1);
                     match span.see(&row, &extents) {
-                        Seen::Cut(cut) => {
+                        IndexSeen::Cut(cut) => {
                             indices(&region).iter().for_each(|&i| seen[i as usize] -= 1);
                             waiting.extend(region.cut(cut));
                         }
-                        Seen::Outside => {
+                        IndexSeen::Outside => {
                             assert!(indices(&region).iter().all(|&i| place(i).is_none()))
                         }
-                        Seen::Inside(inner) => {
-                            let inner = Region {
+                        IndexSeen::Inside(inner) => {
+                            let inner = LoopRegion {
                                 starts: vec![inner.base],
                                 loops: region
                                     .loops
@@ -275,7 +275,7 @@ mod tests {
                                 indices(&inner).into_iter().map(Some).collect();
                             assert_eq!(given, expected);
                         }
-                        Seen::Mixed => panic!("one loop"),
+                        IndexSeen::Mixed => panic!("one loop"),
                     }
                 }
                 assert!(seen.iter().all(|&times| times == 1), "{extent} {span:?}");
