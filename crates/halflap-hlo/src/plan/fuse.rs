@@ -4,7 +4,7 @@
 //! readers if
 //! - only launches read its result, and the next writer to that memory is the last of them;
 //! - they are one kernel, or it only remaps indices (a broadcast, a transpose): then every reader
-//!   does so itself. Several kernels also compute it themselves if it is quickly computed and they
+//!   does so itself. Several kernels also compute integers themselves if that is quick and they
 //!   then read and write less memory in all;
 //! - what it reads is the same when the readers run;
 //! - it computes nothing, or no wait, call or loop lies in between, so that compute keeps hiding
@@ -24,7 +24,7 @@ use std::ops::RangeInclusive;
 use super::peak::levels;
 use super::{Check, Fused, Plan, PlanStep, PlannedWork, Program};
 use crate::ids::{InstrId, SlotId};
-use crate::{Module, Opcode, SlotOrigin};
+use crate::{ElementType, Module, Opcode, SlotOrigin};
 use halflap::ids::IdVec;
 use halflap::units::Bytes;
 
@@ -202,10 +202,11 @@ impl<'a> Fuser<'a> {
         }
         let change = self.change(place)?;
         let is_repeated = !only_finds(opcode) && change.readers.len() > 1;
-        let is_possible = (!is_repeated || is_quick(opcode))
+        let may_exceed = is_repeated && !self.strict.contains(&place);
+        let is_possible = (!is_repeated || is_quick(opcode) && self.is_of_bits(work.instr))
             && (only_finds(opcode) || self.barriers[place] == self.barriers[change.last])
             && self.stays(&work.reads, place, change.last)
-            && (!self.strict.contains(&place) || self.is_within_limit(place, &change));
+            && (may_exceed || self.is_within_limit(place, &change));
         if !is_possible {
             return None;
         }
@@ -216,6 +217,15 @@ impl<'a> Fuser<'a> {
         let is_worth = !is_repeated || self.saves_memory(work, change.slot, &joined);
         let is_kernel = |(_, with): &(usize, PlannedWork)| fits(&with.instrs());
         (is_worth && joined.iter().all(is_kernel)).then_some((change, joined))
+    }
+
+    /// Whether an instruction gives integers or booleans. Chains of real numbers that several
+    /// kernels read end in reductions and multiplications, and computing them for each took longer.
+    fn is_of_bits(&self, instr: InstrId) -> bool {
+        use ElementType as E;
+        let array = self.module.instruction(instr).shape.array();
+        let bits = |element| matches!(element, E::U32 | E::U64 | E::S32 | E::S64 | E::Pred);
+        array.is_some_and(|array| bits(array.element))
     }
 
     /// Whether kernels that compute a launch themselves move fewer bytes than they would if it
