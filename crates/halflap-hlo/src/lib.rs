@@ -18,7 +18,7 @@
 //! | `program` | all computations that run, as a workload |
 //! | `split`, `write`, `proof` | orders back to text, which is read again and compared |
 //! | [`change`], `draft` | changed modules: recipes, and the edited text, which is read again |
-//! | [`bounded()`], `masked`, `hosted` | dynamic shapes as shapes of their bounds, ragged products as plain ones, and messages to a host as feeds |
+//! | [`bounded()`], `masked`, `hosted`, `settled` | dynamic shapes as shapes of their bounds, ragged products as plain ones, messages to a host as feeds, and bitcasts that are passed on as copies |
 //! | [`same()`] | whether two modules compute the same |
 //! | [`plan`] | a module in given orders as steps |
 
@@ -58,6 +58,7 @@ pub mod plan;
 mod program;
 mod proof;
 mod same;
+mod settled;
 mod shape;
 mod split;
 mod steps;
@@ -88,6 +89,7 @@ pub use opcode::{Opcode, Phase, Wrapped};
 pub use program::{Caller, LoweredModule, LoweredUnit};
 pub use proof::{WriteError, Wrong};
 pub use same::{Different, Sameness, same};
+pub use settled::without_passed_bitcasts;
 pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
 pub use steps::{NodePart, NodePlace};
 pub use storage::{Slot, SlotOrigin, Storage};

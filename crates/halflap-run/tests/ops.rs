@@ -73,6 +73,81 @@ fn elementwise_by_hand() {
     );
 }
 
+/// What JAX 0.10 computes on the CPU. Format by format: what comes in, what comes out.
+#[test]
+fn precision_is_reduced_to_any_format() {
+    let f32_to = |format: (u32, u32), x: [u32; 3], expected: [u32; 3]| {
+        let call =
+            format!("reduce-precision(a), exponent_bits={}, mantissa_bits={}", format.0, format.1);
+        let body = format!(" a = f32[3] parameter(0)\n ROOT r = f32[3] {call}");
+        let given = run_entry(&body, &[f(x.map(f32::from_bits))]);
+        let given: Vec<u32> = given[0].slice::<f32>().iter().map(|x| x.to_bits()).collect();
+        assert_eq!(given, expected, "{call}");
+    };
+    // Ties go to the even neighbour, and may carry into the exponent.
+    f32_to(
+        (5, 3),
+        [0x3f88_0000, 0x3f98_0000, 0x3fff_ffff],
+        [0x3f80_0000, 0x3fa0_0000, 0x4000_0000],
+    );
+    // 1e-5 is a subnormal number of five bits of exponent, and 65520 rounds to beyond the range.
+    f32_to((5, 10), [0x3727_c5ac, 0xc77f_f000, 0x477f_efff], [0, 0xff80_0000, 0x477f_e000]);
+    // NaN stays as it is, also without a mantissa; infinities stay.
+    f32_to(
+        (1, 0),
+        [0x7f80_0001, 0xff80_0000, 0x4000_0000],
+        [0x7f80_0001, 0xff80_0000, 0x7f80_0000],
+    );
+    // Subnormal numbers of the type itself are rounded where they are.
+    f32_to(
+        (8, 7),
+        [0x0000_8001, 0x8000_8000, 0x7f7f_ffff],
+        [0x0001_0000, 0x8000_0000, 0x7f80_0000],
+    );
+    f32_to(
+        (12, 40),
+        [0x0000_0001, 0x7f80_0001, 0x8000_0000],
+        [0x0000_0001, 0x7f80_0001, 0x8000_0000],
+    );
+}
+
+#[test]
+fn precision_is_reduced_in_the_type_of_the_number() {
+    let reduced = |kind: &str, x: Tensor, format: (u32, u32)| {
+        let (e, m) = format;
+        let body = format!(
+            " a = {kind}[2] parameter(0)\n \
+             ROOT r = {kind}[2] reduce-precision(a), exponent_bits={e}, mantissa_bits={m}"
+        );
+        run_entry(&body, &[x]).remove(0)
+    };
+    // Subnormal in f16, and normal in f32: five bits of exponent keep it, four do not.
+    let small = || Tensor::of(&[2], &[0x0003, 0x8001].map(f16::from_bits));
+    let bits =
+        |array: &Tensor| array.slice::<f16>().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&reduced("f16", small(), (5, 9))), [0x0004, 0x8000]);
+    assert_eq!(bits(&reduced("f16", small(), (4, 9))), [0x0000, 0x8000]);
+    let double = Tensor::of(&[2], &[1.0 + f64::EPSILON, 1e300]);
+    assert_eq!(reduced("f64", double, (8, 51)).slice::<f64>(), [1.0, f64::INFINITY]);
+    let brain = Tensor::of(&[2], &[0x3f84, 0x3f8c].map(bf16::from_bits));
+    let brain = reduced("bf16", brain, (8, 4));
+    assert_eq!(
+        brain.slice::<bf16>().iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+        [0x3f80, 0x3f90]
+    );
+    // f8e5m2 is rounded as f16, in which its smallest number is subnormal.
+    let mini = Tensor::typed(DType::Mini(Mini::F8e5m2), &[2], &[0x01u8, 0x3d]);
+    assert_eq!(reduced("f8e5m2", mini, (5, 1)).bytes(), [0x00, 0x3c]);
+}
+
+#[test]
+fn a_format_without_an_exponent_is_refused() {
+    let text = "HloModule m\nENTRY e {\n a = f32[3] parameter(0)\n \
+        ROOT r = f32[3] reduce-precision(a), exponent_bits=0, mantissa_bits=3\n}\n";
+    let error = halflap_hlo::check(&Module::read(text.to_owned()).unwrap()).unwrap_err();
+    assert!(error.to_string().ends_with("exponent_bits=0 should be 1 or more"), "{error}");
+}
+
 #[test]
 fn narrow_floats_are_rounded_after_each_operation() {
     // 257 is not a bf16: with a rounding after each addition it stays 256, with one at the end not.

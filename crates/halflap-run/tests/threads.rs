@@ -18,7 +18,7 @@ use halflap::graph::Assignment;
 use halflap::import::unzip;
 use halflap::order::Order;
 use halflap_hlo::plan::{PlanStep, Program, build, fuse};
-use halflap_hlo::{LoweredModule, Module, without_calls};
+use halflap_hlo::{LoweredModule, Module, without_calls, without_passed_bitcasts};
 use halflap_run::check::{Checks, Strictness};
 use halflap_run::comm::EmulatedLink;
 use halflap_run::evaluate::Evaluator;
@@ -938,4 +938,86 @@ fn ragged_all_to_all() {
     wrong[2][2] = Tensor::of(&[2], &[4, 0]);
     let failure = run_all(&prepared, wrong, &Options::default()).unwrap_err();
     assert_eq!(failure.to_string(), "rank 2: 'a' sends 4 rows where 3 are expected, on rank 0");
+}
+
+/// A loop, a branch, a callee and a message that take or give arrays which were bitcast to another
+/// layout, as XLA writes them where a transposition is free.
+const PASSED: &str = "HloModule m, num_partitions=2
+
+cond {
+  s = (s32[], f32[3,2]{1,0}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT go = pred[] compare(i, n), direction=LT
+}
+
+body {
+  s = (s32[], f32[3,2]{1,0}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  x = f32[3,2]{1,0} get-tuple-element(s), index=1
+  d = f32[3,2]{0,1} negate(x)
+  m = f32[3,2]{0,1} multiply(d, d)
+  b = f32[2,3]{1,0} bitcast(m)
+  c = f32[3,2]{1,0} bitcast(b)
+  ROOT t = (s32[], f32[3,2]{1,0}) tuple(next, c)
+}
+
+square {
+  p = f32[2,3]{1,0} parameter(0)
+  q = f32[2,3]{1,0} multiply(p, p)
+  ROOT r = f32[3,2]{0,1} bitcast(q)
+}
+
+same {
+  ROOT p = f32[3,2]{0,1} parameter(0)
+}
+
+ENTRY e {
+  a = f32[2,3]{1,0} parameter(0)
+  w = pred[] parameter(1)
+  at = f32[3,2]{0,1} bitcast(a)
+  turned = f32[3,2]{1,0} copy(at)
+  zero = s32[] constant(0)
+  bt = f32[3,2]{1,0} bitcast(a)
+  ct = f32[3,2]{0,1} bitcast(bt)
+  dt = f32[3,2]{1,0} copy(ct)
+  s = (s32[], f32[3,2]{1,0}) tuple(zero, bt)
+  l = (s32[], f32[3,2]{1,0}) while(s), condition=cond, body=body
+  y = f32[3,2]{1,0} get-tuple-element(l), index=1
+  k = f32[3,2]{0,1} call(a), to_apply=square
+  z = f32[3,2]{0,1} conditional(w, a, at), true_computation=square, false_computation=same
+  k2 = f32[2,3]{1,0} bitcast(k)
+  moved = f32[2,3]{1,0} collective-permute(k2), channel_id=1, source_target_pairs={{0,1},{1,0}}
+  ROOT out = (f32[3,2]{1,0}, f32[3,2]{0,1}, f32[2,3]{1,0}, f32[3,2]{1,0}) tuple(y, z, moved, dt)
+}
+";
+
+#[test]
+fn bitcasts_to_another_layout_are_passed_on_as_copies() {
+    let module = text(PASSED);
+    let error = match Prepared::new(&module, &ordered(&module, None), &Libraries::default()) {
+        Ok(_) => panic!("a bitcast was passed on as it is"),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.starts_with("line ") && error.contains("must be a copy there"), "{error}");
+    let settled = without_passed_bitcasts(&module).unwrap().unwrap();
+    assert!(without_passed_bitcasts(&settled).unwrap().is_none());
+    for is_true in [false, true] {
+        let inputs = |rank: usize| {
+            let x: Vec<f32> = (0..6).map(|x| (x * (rank + 1)) as f32 / 4.0 - 0.5).collect();
+            vec![Tensor::of(&[2, 3], &x), Tensor::typed(DType::Pred, &[], &[u8::from(is_true)])]
+        };
+        let inputs: Vec<Vec<Tensor>> = (0..2).map(inputs).collect();
+        let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+        for seed in [None, Some(1), Some(2)] {
+            for (prepared, _) in [plan(&settled, seed), fused(&settled, seed)] {
+                let given = run_all(&prepared, inputs.clone(), &Options::default()).unwrap();
+                for (ours, expected) in given.ranks.iter().zip(&expected) {
+                    assert_close(&ours.outputs, expected, (0.0, 0.0), "bitcasts");
+                }
+            }
+        }
+    }
 }

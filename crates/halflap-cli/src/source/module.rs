@@ -3,7 +3,7 @@
 use halflap::ids::{IdVec, UnitId};
 use halflap_hlo::{
     LoweredUnit, Module, bounded, check, without_calls, without_host_messages,
-    without_ragged_products,
+    without_passed_bitcasts, without_ragged_products,
 };
 
 use super::{Hlo, ProgramSource, RankCount, Subject};
@@ -27,7 +27,9 @@ impl ModuleSource {
         ranks: Option<RankCount>,
     ) -> Result<ModuleSource, Failed> {
         let mut subject = Subject::read_on(input, args, ranks)?;
-        for written_out in [without_ragged_products, without_host_messages, bounded] {
+        let steps =
+            [without_ragged_products, without_host_messages, bounded, without_passed_bitcasts];
+        for written_out in steps {
             let Some(Hlo { module, .. }) = &subject.hlo else { break };
             let changed = written_out(module).map_err(|error| Failed::OurBug(error.to_string()))?;
             if let Some(module) = changed {

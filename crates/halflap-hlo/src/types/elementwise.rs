@@ -14,6 +14,7 @@ pub(super) fn check(view: RuleView<'_>, opcode: Opcode) -> RuleResult {
         Opcode::Real | Opcode::Imag | Opcode::Abs => part(view),
         Opcode::BitcastConvert => bitcast_convert(view),
         Opcode::Map => map(view),
+        Opcode::ReducePrecision => reduce_precision(view),
         _ => same(view),
     }
 }
@@ -23,6 +24,21 @@ fn same(view: RuleView<'_>) -> RuleResult {
     let first = Type::of(view.array(0)?);
     (1..view.count()).try_for_each(|index| view.takes(index, &first))?;
     view.gives(&first)
+}
+
+/// A format needs a bit of exponent, but none of mantissa.
+fn reduce_precision(view: RuleView<'_>) -> RuleResult {
+    let bits = |key| match view.module.numbers(view.instr, key)[..] {
+        [number] => number,
+        _ => -1,
+    };
+    if bits("exponent_bits") < 1 {
+        return Err(view.attribute_should("exponent_bits", "1 or more"));
+    }
+    if bits("mantissa_bits") < 0 {
+        return Err(view.attribute_should("mantissa_bits", "0 or more"));
+    }
+    same(view)
 }
 
 fn stochastic_convert(view: RuleView<'_>) -> RuleResult {

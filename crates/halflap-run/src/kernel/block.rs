@@ -148,7 +148,7 @@ pub(super) fn one<A: Copy, R, F: Fn(A) -> R + Copy>(_: F) -> BlockFn {
     if is_wide() { one_wide::<A, R, F> } else { one_plain::<A, R, F> }
 }
 
-fn two<A: Copy, R, F: Fn(A, A) -> R + Copy>(_: F) -> BlockFn {
+pub(super) fn two<A: Copy, R, F: Fn(A, A) -> R + Copy>(_: F) -> BlockFn {
     if is_wide() { two_wide::<A, R, F> } else { two_plain::<A, R, F> }
 }
 
@@ -555,16 +555,6 @@ pub(super) fn copy(dtype: DType) -> BlockFn {
         8 => one(|a: [u32; 2]| a),
         _ => one(|a: [u64; 2]| a),
     }
-}
-
-/// Keeps this many bits of exponent and mantissa.
-pub(super) fn reduce_precision(exponent: u32, mantissa: u32) -> Option<BlockFn> {
-    Some(match (exponent, mantissa) {
-        (8, 23) => copy(DType::F32),
-        (8, 7) => round(DType::Bf16)?,
-        (5, 10) => round(DType::F16)?,
-        _ => return None,
-    })
 }
 
 /// The function that converts computed elements to another type, not yet rounded to it.

@@ -13,6 +13,7 @@ use super::block::{CompareOp, computed_as};
 use super::error::{Gap, Unsupported};
 use super::formula::*;
 use super::literal;
+use super::precision::FloatBits;
 use crate::tensor::DType;
 
 /// The leaves of the tuple, or the one array, that an instruction returns.
@@ -292,11 +293,13 @@ impl<'m> FormulaBuilder<'m> {
             }
             Opcode::Convert => Op::Convert,
             Opcode::ReducePrecision => {
-                let number = |key| self.number(instr, key).map(|number| number as u32);
-                Op::ReducePrecision {
-                    exponent: number("exponent_bits")?,
-                    mantissa: number("mantissa_bits")?,
+                // More bits than any type has are as many as the largest has.
+                let bits = |key| self.number(instr, key).map(|number| number.min(63) as u8);
+                let exponent = bits("exponent_bits")?;
+                if exponent == 0 {
+                    return Err(self.attribute(instr, "exponent_bits"));
                 }
+                Op::ReducePrecision(FloatBits { exponent, mantissa: bits("mantissa_bits")? })
             }
             Opcode::Map => return self.map(place),
             Opcode::PartitionId => Op::PartitionId,

@@ -51,6 +51,11 @@ pub enum Gap {
          XLA_FLAGS=--xla_dump_large_constants (or print_large_constants=True in HloPrintOptions)"
     )]
     Elided,
+    #[error(
+        "it takes or gives a bitcast to another layout, which must be a copy there: \
+         halflap_hlo::without_passed_bitcasts makes it one"
+    )]
+    Layout,
     #[error("the constant's values cannot be read")]
     Literal,
     #[error("the custom call's target '{0}' is neither known nor in a library that was given")]

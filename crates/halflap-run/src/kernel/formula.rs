@@ -12,6 +12,7 @@ use halflap_hlo::ids::InstrId;
 use halflap_hlo::{ConvDims, Opcode, WindowDim};
 
 use super::block::CompareOp;
+use super::precision::FloatBits;
 use crate::tensor::{DType, element_count};
 
 /// A term of a formula.
@@ -61,10 +62,7 @@ pub(super) enum Op {
     Select,
     Clamp,
     Convert,
-    ReducePrecision {
-        exponent: u32,
-        mantissa: u32,
-    },
+    ReducePrecision(FloatBits),
     /// The same bytes as another type.
     Reinterpret,
     /// Where each dimension of the argument is in the result.

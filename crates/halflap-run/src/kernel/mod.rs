@@ -46,6 +46,7 @@ mod nest;
 mod pairs;
 mod plan;
 mod planes;
+mod precision;
 mod product;
 mod program;
 mod random;

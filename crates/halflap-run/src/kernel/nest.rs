@@ -485,7 +485,7 @@ pub(super) fn is_elementwise(op: &Op, _: DType) -> bool {
             | Op::Select
             | Op::Clamp
             | Op::Convert
-            | Op::ReducePrecision { .. }
+            | Op::ReducePrecision(_)
             | Op::Reinterpret
     )
 }

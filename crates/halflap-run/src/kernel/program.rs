@@ -7,6 +7,7 @@
 use super::block::{self, BlockFn};
 use super::error::Gap;
 use super::formula::{Formula, Op, TermId};
+use super::precision;
 use crate::tensor::DType;
 
 /// A pointer in a program's table.
@@ -132,10 +133,9 @@ impl ProgramDraft {
                 return Ok(self.rounded(args[0], of(0), dtype));
             }
             Op::Convert => block::convert(of(0), dtype),
-            Op::ReducePrecision { exponent, mantissa } => {
-                block::reduce_precision(*exponent, *mantissa)
-                    .filter(|_| dtype != DType::F64)
-                    .ok_or_else(none)?
+            Op::ReducePrecision(to) => {
+                let value = precision::reduced(self, args[0], (dtype, *to)).ok_or_else(none)?;
+                return Ok(self.rounded(value, DType::F32, dtype));
             }
             // The bytes are the stored ones, which differ from computed elements for some types.
             Op::Reinterpret if of(0).size() == dtype.size() => {

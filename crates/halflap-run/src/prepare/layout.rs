@@ -7,7 +7,7 @@
 use halflap::ids::IdVec;
 use halflap_hlo::ids::{InstrId, SlotId};
 use halflap_hlo::plan::Plan;
-use halflap_hlo::{Array, Module, Opcode, Phase, Shape};
+use halflap_hlo::{Module, Opcode, Phase, Shape};
 
 use crate::kernel::{ResultLeaf, Unsupported, leaf_kinds, operand_leaves};
 
@@ -54,7 +54,7 @@ pub(super) fn bitcasts(module: &Module, leaf: ResultLeaf) -> Vec<InstrId> {
         at = passed_on(module, leaf);
     }
     found.reverse();
-    if found.iter().any(|&instr| moves(module, instr)) { found } else { Vec::new() }
+    if found.iter().any(|&instr| module.is_moving_bitcast(instr)) { found } else { Vec::new() }
 }
 
 /// The value that an instruction passes on as this leaf; `None` if it produces the leaf itself.
@@ -94,26 +94,4 @@ fn passed_on(module: &Module, leaf: ResultLeaf) -> Option<ResultLeaf> {
         }
         _ => None,
     }
-}
-
-/// Whether a bitcast moves elements in arrays that are dense with the last index fastest.
-fn moves(module: &Module, instr: InstrId) -> bool {
-    let Some(operand) = module.operands(instr).first() else { return false };
-    let (from, to) =
-        (module.operand_shape(operand).array(), module.instruction(instr).shape.array());
-    let (Some(from), Some(to)) = (from, to) else { return false };
-    let is_same = from.dims == to.dims
-        && module.layout(from).minor_to_major == module.layout(to).minor_to_major;
-    !(is_same || is_plain(module, from) && is_plain(module, to))
-}
-
-/// Whether the last index is the fastest, leaving out dimensions of one element.
-fn is_plain(module: &Module, array: &Array) -> bool {
-    let layout = module.layout(array);
-    let long: Vec<u32> = layout
-        .minor_to_major
-        .into_iter()
-        .filter(|&dim| array.dims.get(dim as usize).is_some_and(|&len| len != 1))
-        .collect();
-    long.is_sorted_by(|a, b| a > b)
 }

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::comm::MessageSpec;
 use crate::kernel::{
-    ArrayType, Kernel, Libraries, ResultLeaf, Scratch, Unsupported, leaf_kinds, operand_leaves,
+    ArrayType, Gap, Kernel, Libraries, ResultLeaf, Scratch, Unsupported, leaf_kinds, operand_leaves,
 };
 use crate::tensor::Tensor;
 use constants::of_constants;
@@ -39,8 +39,6 @@ pub enum PrepareError {
     Type(#[from] TypeError),
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    #[error("'{instruction}' is given a bitcast to another layout, which is not supported there")]
-    Layout { instruction: String },
 }
 
 /// A program that can run.
@@ -349,7 +347,7 @@ impl Preparer<'_> {
     }
 
     fn layout(&self, instr: InstrId) -> PrepareError {
-        PrepareError::Layout { instruction: self.module.instruction_name(instr).to_owned() }
+        Unsupported::new(self.module, instr, Gap::Layout).into()
     }
 
     /// A callee's result must be in its slot unchanged.
