@@ -138,6 +138,32 @@ fn who_contributes_a_nan_is_blamed_and_not_who_receives_it() {
     }
 }
 
+/// Every rank receives from the one before it, computes and sends on: the receiver's step comes
+/// before the one that makes the NaN, and before the send that it waits for.
+#[test]
+fn who_makes_a_nan_is_blamed_and_not_who_receives_it_in_a_message() {
+    let pairs =
+        "channel_id=1, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}";
+    let body = format!(
+        " t = token[] after-all()\n r = (f32[4], u32[], token[]) recv(t), {pairs}\n \
+         d = (f32[4], token[]) recv-done(r), channel_id=1\n \
+         y = f32[4] get-tuple-element(d), index=0\n n = f32[4] negate(y)\n i = u32[] partition-id()\n \
+         f = f32[] convert(i)\n b = f32[4] broadcast(f), dimensions={{}}\n z = f32[] constant(0)\n \
+         c = f32[4] broadcast(z), dimensions={{}}\n q = f32[4] divide(c, b)\n m = f32[4] add(q, n)\n \
+         s = (f32[4], u32[], token[]) send(m, t), {pairs}\n u = token[] send-done(s), channel_id=1\n \
+         ROOT o = f32[4] add(m, p)"
+    );
+    let checks = Checks { forbidden: Some(Forbidden::Nan), ..Checks::default() };
+    let mut job = Job::new(module(3, "", &body), checks);
+    job.options.timeout = Duration::from_secs(60);
+    for _ in 0..10 {
+        let began = std::time::Instant::now();
+        let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
+        assert!(began.elapsed() < Duration::from_secs(10), "ranks waited for each other");
+        assert_eq!((found.rank, &*found.kernel, found.is_received), (0, "q", false));
+    }
+}
+
 #[test]
 fn a_rank_that_stands_for_another_is_called_that() {
     let text = " i = u32[] partition-id()\n f = f32[] convert(i)\n b = f32[4] broadcast(f), dimensions={}\n m = f32[4] \

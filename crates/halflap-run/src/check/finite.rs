@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use super::Forbidden;
 use super::probe::{LaunchArray, LaunchPhase, Seen};
+use crate::comm::MessageEnd;
 use crate::failure::{FirstInfinity, NotFinite};
 use crate::sync::locked;
 use crate::tensor::{DType, View, numbers};
@@ -148,9 +149,11 @@ impl Finite {
             Forbidden::Infinity => !number.is_finite(),
         };
         let (index, value) = first(&array.view, is_wrong);
+        let message = seen.label.message.as_ref();
         NotFinite {
             kernel: seen.label.name.clone(),
             is_input: when == LaunchPhase::Before,
+            is_received: message.is_some_and(|message| message.end == MessageEnd::Recv),
             buffer: array.argument.buffer.clone(),
             index,
             value: value.to_string(),

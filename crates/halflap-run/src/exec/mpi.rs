@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use super::issue::RunningRank;
 use super::report::{Outcome, RankOutcome};
 use super::session::{
-    Options, describe, late, longest_kernel, seconds, spawn, step_line, with_account,
+    ARRIVAL, Options, describe, is_waiting, late, longest_kernel, seconds, spawn, step_line,
+    with_account,
 };
 use super::task::RankStreams;
 use crate::check::{Flight, TaskProbe};
@@ -158,18 +159,24 @@ impl ProcessWatch<'_> {
         let horizon = fate.horizon();
         if horizon != u64::MAX
             && findings.passed != Some(horizon)
-            && self.streams.have_passed(horizon)
+            && (self.streams.have_passed(horizon) || self.is_held_up())
         {
             findings.passed = Some(horizon);
             findings.of.insert(self.world.rank(), (horizon, own));
-            let found = own
-                .map_or(String::new(), |own| format!("{} {}", own.number, u64::from(own.is_made)));
+            let text = |own: FindingPlace| {
+                let [is_received, is_made] = [own.is_received, own.is_made].map(u64::from);
+                format!("{is_received} {} {is_made}", own.number)
+            };
+            let found = own.map_or(String::new(), text);
             self.control.send(0, Tag::Passed, format!("{horizon} {found}").as_bytes());
         }
         while let Some((rank, text)) = self.control.receive(Tag::Passed) {
             let words: Vec<u64> = text.split(' ').filter_map(number).collect();
             let found = match words[..] {
-                [_, number, is_made] => Some(FindingPlace { number, is_made: is_made != 0 }),
+                [_, is_received, number, is_made] => {
+                    let [is_received, is_made] = [is_received, is_made].map(|flag| flag != 0);
+                    Some(FindingPlace { is_received, number, is_made })
+                }
                 _ => None,
             };
             findings.of.insert(rank, (words.first().copied().unwrap_or(0), found));
@@ -188,6 +195,11 @@ impl ProcessWatch<'_> {
         }
         self.control.receive(Tag::Report).is_some()
             || own.is_some() && fate.is_overdue(self.options.timeout)
+    }
+
+    /// Whether this rank waits for others, which may have stopped at a finding.
+    fn is_held_up(&self) -> bool {
+        is_waiting(self.program, self.streams, ARRIVAL.min(self.options.timeout / 2))
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {

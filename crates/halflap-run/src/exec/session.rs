@@ -66,8 +66,8 @@ impl Options {
 /// How long threads have to end after a failure.
 const GRACE: Duration = Duration::from_millis(500);
 /// When ranks diverge, how long the others have to reach their next collective or their end.
-const ARRIVAL: Duration = Duration::from_secs(2);
-/// A rank that has been in a collective for this long is waiting there.
+pub(crate) const ARRIVAL: Duration = Duration::from_secs(2);
+/// A rank that has been in a collective or a message for this long is waiting there.
 const WAITING: Duration = Duration::from_millis(100);
 
 /// Runs all ranks in this process, each with its own program (which should be the same) and its
@@ -127,9 +127,8 @@ pub fn run_shown(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        let is_due = |finding: &Finding| {
-            watch.have_passed(finding.number) || fate.is_overdue(options.timeout)
-        };
+        let is_due =
+            |_: &Finding| watch.have_come(fate.horizon()) || fate.is_overdue(options.timeout);
         if let Some(finding) = fate.finding().filter(is_due) {
             fate.fail(finding.failure);
         }
@@ -236,17 +235,20 @@ struct ThreadWatch<'a> {
 }
 
 impl ThreadWatch<'_> {
-    /// Whether all ranks have done all tasks up to one.
-    fn have_passed(&self, number: u64) -> bool {
-        self.streams.iter().all(|streams| streams.have_passed(number))
+    /// Whether all ranks have done all tasks up to one, or as many as they can: what a rank waits
+    /// for may come after that task on another rank, which then does not begin it.
+    fn have_come(&self, number: u64) -> bool {
+        self.programs.iter().zip(self.streams).all(|(program, streams)| {
+            streams.have_passed(number) || is_waiting(program, streams, WAITING)
+        })
     }
 
-    /// Whether every rank waits in a collective or has finished.
+    /// Whether every rank waits for others or has finished.
     fn have_settled(&self) -> bool {
         self.programs
             .iter()
             .zip(self.streams)
-            .all(|(program, streams)| has_settled(program, streams))
+            .all(|(program, streams)| streams.have_ended() || is_waiting(program, streams, WAITING))
     }
 
     /// How many steps all ranks have done.
@@ -305,16 +307,17 @@ pub(crate) fn late(streams: &RankStreams, timeout: Duration) -> bool {
     streams.status().filter_map(|status| status.now()).any(|(.., time)| time > timeout)
 }
 
-/// Whether a rank waits in a collective, or has finished.
-fn has_settled(program: &Prepared, streams: &RankStreams) -> bool {
-    let kind = |label: u32| program.labels[label as usize].kind;
+/// Whether a rank has been waiting for others for a while, in a collective or for a message, and
+/// computes nothing.
+pub(crate) fn is_waiting(program: &Prepared, streams: &RankStreams, least: Duration) -> bool {
     let now = || streams.status().filter_map(|status| status.now());
-    let is_waiting = |(label, _, time): (u32, u64, Duration)| {
-        kind(label) == LabelKind::Collective && time > WAITING
+    let is_exchange = |label: u32| {
+        let label = &program.labels[label as usize];
+        label.kind == LabelKind::Collective || label.message.is_some()
     };
-    let computes =
-        now().any(|(label, ..)| !matches!(kind(label), LabelKind::Collective | LabelKind::Wait));
-    streams.have_ended() || now().any(is_waiting) && !computes
+    let is_wait = |label: u32| program.labels[label as usize].kind == LabelKind::Wait;
+    let computes = now().any(|(label, ..)| !is_exchange(label) && !is_wait(label));
+    !computes && now().any(|(label, _, time)| is_exchange(label) && time > least)
 }
 
 /// The kernel that a rank has been in for most of its time limit, and for how long.

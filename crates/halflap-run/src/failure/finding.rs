@@ -119,6 +119,8 @@ pub struct NotFinite {
     pub kernel: String,
     /// Whether it read or produced it.
     pub is_input: bool,
+    /// Whether another rank sent it in a message.
+    pub is_received: bool,
     /// The buffer.
     pub buffer: String,
     /// Where in the array.
@@ -156,7 +158,11 @@ fn with_source(source: Option<&str>) -> String {
 impl fmt::Display for NotFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NotFinite { kernel, buffer, index, value, place: (computation, step), rank, .. } = self;
-        let verb = if self.is_input { "is given" } else { "makes" };
+        let verb = match (self.is_input, self.is_received) {
+            (true, _) => "is given",
+            (false, true) => "receives",
+            (false, false) => "makes",
+        };
         let source = with_source(self.source.as_deref());
         write!(
             f,

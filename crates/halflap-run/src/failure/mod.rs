@@ -174,17 +174,26 @@ pub struct Finding {
 }
 
 /// Where in a plan something was found. A task's inputs come before its outputs: in a collective,
-/// the rank that contributes a NaN is blamed, not those that receive it.
+/// the rank that contributes a NaN is blamed, not those that receive it. What came in a message is
+/// last: the rank that sent it has found it before, perhaps at a later step of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FindingPlace {
+    pub(crate) is_received: bool,
     pub(crate) number: u64,
     pub(crate) is_made: bool,
 }
 
 impl Finding {
     pub(crate) fn place(&self) -> FindingPlace {
-        let is_given = matches!(&self.failure, Failure::NotFinite(found) if found.is_input);
-        FindingPlace { number: self.number, is_made: !is_given }
+        let bad = match &self.failure {
+            Failure::NotFinite(found) => Some(found),
+            _ => None,
+        };
+        FindingPlace {
+            is_received: bad.is_some_and(|found| found.is_received),
+            number: self.number,
+            is_made: bad.is_none_or(|found| !found.is_input),
+        }
     }
 }
 

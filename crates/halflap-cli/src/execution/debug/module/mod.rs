@@ -109,6 +109,34 @@ struct Walk<'a> {
 /// A run that takes no longer than this can be repeated a few times without a noticeable wait.
 const BRIEF: Duration = Duration::from_secs(1);
 
+/// How many lines of a list a stage's line has.
+const LISTED: usize = 4;
+
+/// The first line of a message; if that announces a list, the list follows it.
+fn in_a_line(said: &str) -> String {
+    let mut lines = said.lines();
+    let first = lines.next().unwrap_or("");
+    let items: Vec<&str> = lines.take_while(|line| line.starts_with(' ')).map(str::trim).collect();
+    if !first.ends_with(':') || items.is_empty() {
+        return first.to_owned();
+    }
+    let more = items.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{first} {}{more}", items[..items.len().min(LISTED)].join("; "))
+}
+
+#[cfg(test)]
+#[test]
+fn a_list_is_part_of_the_line_that_announces_it() {
+    assert_eq!(in_a_line("it ended. Why:\n  a: b\n  c\nflight: x"), "it ended. Why: a: b; c");
+    assert_eq!(in_a_line("it ended\n  a"), "it ended");
+    let many: String = (0..9).map(|rank| format!("\n  rank {rank}")).collect();
+    assert_eq!(
+        in_a_line(&format!("Why:{many}")),
+        "Why: rank 0; rank 1; rank 2; rank 3; and 5 more"
+    );
+}
+
 impl Walk<'_> {
     fn stage(&mut self, name: &'static str, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         let ran = self.session.run(asked)?;
@@ -134,8 +162,7 @@ impl Walk<'_> {
             None if ran.end.is_good() => "nothing".to_owned(),
             None => format!("it {}: {}", ran.end, ran.complaint()),
         };
-        let first = said.lines().next().unwrap_or("").to_owned();
-        self.session.report.stage(name, first);
+        self.session.report.stage(name, in_a_line(&said));
     }
 
     fn walk(&mut self) -> Result<Option<Diagnosis>, Failed> {
