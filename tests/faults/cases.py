@@ -24,6 +24,7 @@ class Case:
     buffer: str | None = None
     sums: bool = True
     ending: str | None = None
+    iteration: tuple | None = None
 
 
 def text(case, ranks):

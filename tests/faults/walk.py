@@ -57,6 +57,8 @@ def wrong(case, answer):
     for name, expected in (("kernel", case.kernel), ("rank", case.rank), ("buffer", case.buffer)):
         if expected is not None and found[name] != expected:
             return f"{name} is {found[name]}, not {expected}: {found['what']}"
+    if case.iteration is not None and found["iteration"] != list(case.iteration):
+        return f"iteration is {found['iteration']}, not {case.iteration}: {found['what']}"
     if found["kind"] not in case.kinds:
         return f"kind is {found['kind']}, not {' or '.join(case.kinds)}: {found['what']}"
     return None

@@ -135,6 +135,13 @@ impl Module {
         !(is_same || self.is_plain(from) && self.is_plain(to))
     }
 
+    /// Whether an instruction is a copy of such a bitcast, as [`without_passed_bitcasts`] writes it.
+    pub fn is_copy_of_bitcast(&self, instr: InstrId) -> bool {
+        let operand = self.operands(instr).first();
+        self.instruction(instr).opcode == Opcode::Copy
+            && operand.is_some_and(|operand| self.is_moving_bitcast(operand.of))
+    }
+
     /// Whether the last index is the fastest, leaving out dimensions of one element.
     fn is_plain(&self, array: &Array) -> bool {
         let layout = self.layout(array);

@@ -49,7 +49,7 @@ impl ModuleSource {
     pub fn found(&self, which: Which<'_>) -> Result<UnitOrders, Failed> {
         let source = &self.source;
         let orders = match which {
-            Which::File(path) => Some(Orders::of_module(path)?),
+            Which::File(path) => Some(Orders::of_module(path)?.with_copies_of(&self.module)),
             _ => None,
         };
         let all = match which {

@@ -1,11 +1,14 @@
 //! Orders in files.
 
-use halflap::graph::Edges;
+use std::collections::BTreeSet;
+
+use halflap::graph::{Edges, Graph};
 use halflap::ids::OpId;
 use halflap::import::{read_order, read_orders};
 use halflap::order::Order;
 use halflap::verify::{Demands, OrderEdges, verify};
 use halflap::workload::Priced;
+use halflap_hlo::Module;
 
 use super::{ProgramSource, Subject};
 use crate::exit::Failed;
@@ -16,6 +19,8 @@ use crate::place::Input;
 pub struct Orders<'a> {
     input: &'a Input,
     of: Vec<(String, Vec<String>)>,
+    /// Nodes that the file need not name: the program that it was written for did not have them.
+    added: BTreeSet<String>,
 }
 
 impl<'a> Orders<'a> {
@@ -26,7 +31,7 @@ impl<'a> Orders<'a> {
             None => {
                 let names = read_order(&files::read(input)?);
                 let names = names.map_err(|error| Failed::in_file(input.name(), error))?;
-                Ok(Orders { input, of: vec![(String::new(), names)] })
+                Ok(Orders { input, of: vec![(String::new(), names)], added: BTreeSet::new() })
             }
         }
     }
@@ -43,7 +48,15 @@ impl<'a> Orders<'a> {
                 of[at].0
             )));
         }
-        Ok(Orders { input, of })
+        Ok(Orders { input, of, added: BTreeSet::new() })
+    }
+
+    /// The same orders of a module with copies of bitcasts, which text and files do not have.
+    pub fn with_copies_of(self, module: &Module) -> Orders<'a> {
+        let instrs = module.computations().flat_map(|computation| module.instructions(computation));
+        let copies = instrs.filter(|&instr| module.is_copy_of_bitcast(instr));
+        let added = copies.map(|instr| module.instruction_name(instr).to_owned()).collect();
+        Orders { added, ..self }
     }
 
     /// The names of an order, if the file has one of that unit.
@@ -79,7 +92,8 @@ impl<'a> Orders<'a> {
             false => wrong(format!("'{name}' is not a node")),
         };
         let find = |name: &String| graph.find(name).ok_or_else(|| unknown(name));
-        let ops = names.iter().map(find).collect::<Result<Vec<OpId>, _>>()?;
+        let mut ops = names.iter().map(find).collect::<Result<Vec<OpId>, _>>()?;
+        self.add_copies(graph, &mut ops);
         let proved =
             |order_edges| verify(graph, &ops, &Demands { order_edges, memory_limit: None });
         proved(OrderEdges::Free).map_err(|violation| wrong(violation.to_string()))?;
@@ -91,5 +105,20 @@ impl<'a> Orders<'a> {
         }
         let bug = || Failed::OurBug("a verified order is not a permutation".to_owned());
         Order::from_ops(graph.len(), ops).ok_or_else(bug)
+    }
+
+    /// Puts every copy that the file does not name right after what it needs.
+    fn add_copies(&self, graph: &Graph, ops: &mut Vec<OpId>) {
+        if self.added.is_empty() {
+            return;
+        }
+        for op in graph.ops() {
+            if ops.contains(&op) || !self.added.contains(graph.name(op)) {
+                continue;
+            }
+            let needed = graph.preds(op, Edges::Real);
+            let last = ops.iter().rposition(|other| needed.contains(other));
+            ops.insert(last.map_or(0, |last| last + 1), op);
+        }
     }
 }

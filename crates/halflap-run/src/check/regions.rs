@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Side;
 
@@ -59,12 +59,26 @@ static TABLE: [RegionEntry; MOST] = [const {
 /// All entries are below this index.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Indices by the first mapped byte, for everyone except the signal handler, which cannot take the
-/// lock.
-static PLACES: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+/// Where regions are, for everyone except the signal handler, which cannot take the lock. A search
+/// for an empty entry would look at thousands of freed regions for every buffer.
+struct Places {
+    /// Indices by the first mapped byte.
+    by_start: BTreeMap<usize, usize>,
+    /// Entries that were removed.
+    empty: Vec<usize>,
+    /// The first entry that was never used.
+    next: usize,
+}
 
-fn places() -> RwLockReadGuard<'static, BTreeMap<usize, usize>> {
+static PLACES: RwLock<Places> =
+    RwLock::new(Places { by_start: BTreeMap::new(), empty: Vec::new(), next: 0 });
+
+fn places() -> RwLockReadGuard<'static, Places> {
     PLACES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn places_mut() -> RwLockWriteGuard<'static, Places> {
+    PLACES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A place in the table.
@@ -73,29 +87,27 @@ pub(crate) struct RegionId(usize);
 
 /// Adds a region to the table; returns it, if the table is full.
 pub(super) fn add(region: Region) -> Result<RegionId, Region> {
-    let start = region.mapped.start;
-    let new = Box::into_raw(Box::new(region));
-    let null = std::ptr::null_mut();
-    let take = |entry: &RegionEntry| {
-        entry.region.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    match TABLE.iter().position(take) {
-        Some(place) => {
-            USED.fetch_max(place + 1, Ordering::AcqRel);
-            PLACES.write().unwrap_or_else(PoisonError::into_inner).insert(start, place);
-            Ok(RegionId(place))
+    let mut places = places_mut();
+    let place = match places.empty.pop() {
+        Some(place) => place,
+        None if places.next < MOST => {
+            places.next += 1;
+            places.next - 1
         }
-        // SAFETY: it has not been shared yet.
-        None => Err(*unsafe { Box::from_raw(new) }),
-    }
+        None => return Err(region),
+    };
+    places.by_start.insert(region.mapped.start, place);
+    TABLE[place].region.store(Box::into_raw(Box::new(region)), Ordering::Release);
+    USED.fetch_max(place + 1, Ordering::AcqRel);
+    Ok(RegionId(place))
 }
 
 /// Removes a region from the table. Its owner does so after releasing the memory.
 pub(super) fn remove(id: RegionId) {
     let entry = &TABLE[id.0];
-    if let Some(region) = get(id) {
-        PLACES.write().unwrap_or_else(PoisonError::into_inner).remove(&region.mapped.start);
-    }
+    let Some(region) = get(id) else { return };
+    let mut places = places_mut();
+    places.by_start.remove(&region.mapped.start);
     let freed = entry.freed.swap(std::ptr::null_mut(), Ordering::AcqRel);
     let region = entry.region.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: both were created from boxes here, and only their owner removes them. A handler that
@@ -104,6 +116,8 @@ pub(super) fn remove(id: RegionId) {
         (!freed.is_null()).then(|| Box::from_raw(freed));
         (!region.is_null()).then(|| Box::from_raw(region));
     }
+    // Only now may another region take it.
+    places.empty.push(id.0);
 }
 
 /// A region that is in the table.
@@ -119,7 +133,7 @@ pub(super) fn set_freed(id: RegionId, freed: Freed) {
 
 /// Like [`find`], but faster, for callers that may take a lock.
 pub(super) fn look_up(address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
-    let place = *places().range(..=address).next_back()?.1;
+    let place = *places().by_start.range(..=address).next_back()?.1;
     TABLE[place].holds(address)
 }
 
