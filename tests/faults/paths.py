@@ -2,9 +2,9 @@
 messages in loops; each names the iteration where there is one. And correct programs like them. As
 in cases.py, what is at fault is called `bad`."""
 
-from cases import CUSTOM, ONES, Case, loop, npy, plain
+from cases import CUSTOM, Case, loop, npy, plain
 from others import EIGHT, SOON, TOKEN, recv, send
-from spread import ALL, INF, NAN, STEP, infinity, ranks_of
+from spread import ALL, NAN, STEP, infinity, ranks_of
 from steps import RESULT, full
 
 PAIRS = "{{0,1},{2,3},{4,5},{6,7}}"
@@ -70,10 +70,36 @@ def repeated(name, count, turn, around=""):
 
 
 LOW = "  low = f32[64] negate(x)\n"
-ROOT_OF = "  less = f32[64] subtract(x, x)\n"
 SQUARE = "  inner_q = f32[64] multiply(inner_v, inner_v)\n  inner_w = f32[64] add(inner_q, inner_q)\n"
 SELF = "  alone_w = f32[64] multiply(alone_v, alone_v)\n"
-PERMUTE = "f32[64] collective-permute({}_x), channel_id={}, source_target_pairs={{{{{},{}}},{{{},{}}}}}"
+
+TURNED_STATE = "(s32[], f32[8,8]{0,1})"
+TURNED = f"""  square = f32[8,8]{{1,0}} reshape(before)
+  turned = f32[8,8]{{0,1}} bitcast(square)
+  zero = s32[] constant(0)
+  begin = {TURNED_STATE} tuple(zero, turned)
+  turns = {TURNED_STATE} while(begin), condition=goes, body=turn
+  out = f32[8,8]{{0,1}} get-tuple-element(turns), index=1
+  result = f32[64] reshape(out)"""
+TURNS = f"""
+goes {{
+  s = {TURNED_STATE} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(6)
+  ROOT g = pred[] compare(i, n), direction=LT
+}}
+
+turn {{
+  t = {TURNED_STATE} parameter(0)
+  j = s32[] get-tuple-element(t), index=0
+  x = f32[8,8]{{0,1}} get-tuple-element(t), index=1
+  one = s32[] constant(1)
+  k = s32[] add(j, one)
+  si = f32[8,8]{{1,0}} sine(x)
+  y = f32[8,8]{{0,1}} bitcast(si)
+  ROOT u = {TURNED_STATE} tuple(k, y)
+}}
+"""
 
 PATH_FAULTS = [
     infinity("infinity-in-groups-of-two", "an infinity of rank 6 that its neighbour sums and a permutation takes further", ranks_of(it=6) + full("far", 1000) + "  small = f32[64] subtract(p, p)\n  much = f32[64] select(on_it, far, small)\n  bad = f32[64] exponential(much)\n" + f"  both = f32[64] all-reduce(bad), channel_id=5, replica_groups={PAIRS}, use_global_device_ids=true, to_apply=add\n  moved = f32[64] collective-permute(both), channel_id=6, source_target_pairs={{{{7,0}}}}\n  result = f32[64] add(moved, q)", rank=6, sums=False, **EIGHT),
@@ -96,7 +122,11 @@ PATH_CORRECT = [
     in_loop("correct-loop-that-never-turns", "a loop within a loop that has no iteration", STEP + "  y = f32[64] call(x), to_apply=inner", repeated("inner", 0, SQUARE)),
     in_loop("correct-branches-in-turn", "a loop that takes another branch in each iteration", STEP + "  y = f32[64] conditional(j, x, x, x), branch_computations={first, second, third}", function("first", "", "sine(first_x)") + function("second", "", "cosine(second_x)") + function("third", "", "tanh(third_x)")),
     Case("correct-rounding-to-zero", "numbers that are too small for four bits of exponent", full("tiny", "1e-3") + "  little = f32[64] multiply(q, tiny)\n  zero = f32[64] reduce-precision(little), exponent_bits=4, mantissa_bits=3\n  result = f32[64] add(zero, q)", inputs=plain()),
-    Case("correct-turned-loop-state", "a loop whose state is an array in another layout", "  square = f32[8,8]{1,0} reshape(before)\n  turned = f32[8,8]{0,1} bitcast(square)\n  straight = f32[8,8]{1,0} copy(turned)\n  flat = f32[64] reshape(straight)\n" + inside(STEP + "  sq = f32[8,8]{1,0} reshape(x)\n  si = f32[8,8]{0,1} sine(sq)\n  bi = f32[8,8]{1,0} bitcast(si)\n  y = f32[64] reshape(bi)", start="flat")[0], inputs=plain(), computations=inside(STEP + "  sq = f32[8,8]{1,0} reshape(x)\n  si = f32[8,8]{0,1} sine(sq)\n  bi = f32[8,8]{1,0} bitcast(si)\n  y = f32[64] reshape(bi)")[1]),
+    Case("correct-turned-loop-state", "a loop whose state is an array in another layout, before and after each iteration", TURNED, inputs=plain(), computations=TURNS),
     Case("correct-late-messages", "every rank receives before it computes and sends", TOKEN + recv("taken", "came", [(0, 1), (1, 2), (2, 3)]) + "  more = f32[64] add(before, came)\n" + send("sent", "more", [(0, 1), (1, 2), (2, 3)]) + "  result = f32[64] add(came, more)", inputs=plain(), **EIGHT),
     Case("correct-least-of-groups", "infinities that a minimum within groups of two replaces", "  id = u32[] partition-id()\n  one = u32[] constant(1)\n  low = u32[] and(id, one)\n  is_odd = pred[] compare(low, one), direction=EQ\n  odd = pred[64] broadcast(is_odd), dimensions={}\n" + full("none", "inf") + "  mine = f32[64] select(odd, none, before)\n" + f"  least = f32[64] all-reduce(mine), channel_id=5, replica_groups={PAIRS}, use_global_device_ids=true, to_apply=smaller\n  result = f32[64] add(least, q)", inputs=plain(), computations="\nsmaller {\n  sa = f32[] parameter(0)\n  sb = f32[] parameter(1)\n  ROOT sc = f32[] minimum(sa, sb)\n}\n", **EIGHT),
 ]
+
+# Those that the tests run; bench/faults.py runs all.
+PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late"}
+PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups"}

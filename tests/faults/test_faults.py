@@ -5,10 +5,11 @@ import json
 import subprocess
 
 import pytest
-from cases import CASES, CORRECT, CUSTOM, Case, text
+from cases import CASES, CORRECT, CUSTOM, Case, loop, text
 from command import HALFLAP, ROOT, run
 from mixed import MIXED_CORRECT, MIXED_CORRECT_SAMPLE, MIXED_FAULTS, MIXED_SAMPLE
 from others import CORRECT_SAMPLE, OTHER_CORRECT, OTHER_FAULTS, SAMPLE
+from paths import PATH_CORRECT, PATH_CORRECT_SAMPLE, PATH_FAULTS, PATH_SAMPLE
 from spread import FAULTS, HARMLESS
 from steps import STEP_CORRECT, STEP_FAULTS
 from walk import build, debug, shows_as_said, wrong
@@ -24,12 +25,13 @@ def each(cases):
 
 
 def test_there_are_enough():
-    faults = CASES + FAULTS + STEP_FAULTS + OTHER_FAULTS + MIXED_FAULTS
-    correct = CORRECT + HARMLESS + STEP_CORRECT + OTHER_CORRECT + MIXED_CORRECT
+    faults = CASES + FAULTS + STEP_FAULTS + OTHER_FAULTS + MIXED_FAULTS + PATH_FAULTS
+    correct = CORRECT + HARMLESS + STEP_CORRECT + OTHER_CORRECT + MIXED_CORRECT + PATH_CORRECT
     names = [case.name for case in faults + correct]
     assert len(CASES) >= 30 and len(set(names)) == len(names)
     assert len(STEP_FAULTS + OTHER_FAULTS) >= 60 and len(STEP_CORRECT + OTHER_CORRECT) >= 30
     assert SAMPLE | CORRECT_SAMPLE | MIXED_SAMPLE | MIXED_CORRECT_SAMPLE <= set(names)
+    assert PATH_SAMPLE | PATH_CORRECT_SAMPLE <= set(names)
 
 
 def on_fewest(cases):
@@ -40,14 +42,14 @@ def of_sample(cases, names):
     return on_fewest([case for case in cases if case.name in names])
 
 
-@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS) + of_sample(OTHER_FAULTS, SAMPLE) + of_sample(MIXED_FAULTS, MIXED_SAMPLE))
+@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS) + of_sample(OTHER_FAULTS, SAMPLE) + of_sample(MIXED_FAULTS, MIXED_SAMPLE) + of_sample(PATH_FAULTS, PATH_SAMPLE))
 def test_fault_is_found(case, ranks, library):
     answer = debug(HALFLAP, case, ranks, library)
     assert wrong(case, answer) is None
     assert shows_as_said(answer), answer[1]["finding"]["shows_again_words"]
 
 
-@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT) + of_sample(OTHER_CORRECT, CORRECT_SAMPLE) + of_sample(MIXED_CORRECT, MIXED_CORRECT_SAMPLE))
+@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT) + of_sample(OTHER_CORRECT, CORRECT_SAMPLE) + of_sample(MIXED_CORRECT, MIXED_CORRECT_SAMPLE) + of_sample(PATH_CORRECT, PATH_CORRECT_SAMPLE))
 def test_no_alarm(case, ranks, library):
     code, report, errors, _ = debug(HALFLAP, case, ranks, library)
     assert (code, report and report["finding"]) == (0, None), errors
@@ -91,6 +93,26 @@ def test_no_alarm_on_real_modules(name, order, tmp_path):
     module = ROOT / "tests" / "hlo" / f"{name}.txt.gz"
     report = json.loads(run("debug", module, "--json", "--artifacts", tmp_path / "kept", *order))
     assert report["finding"] is None, report
+
+
+def test_a_long_loop_is_not_run_between_guard_pages(tmp_path):
+    turn = "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] sine(x)"
+    case = loop("long-loop", "", turn)
+    module = tmp_path / "module.txt"
+    module.write_text(text(case, 1).replace("constant(6)", "constant(100000)"))
+    stages = json.loads(run("debug", module, "--json", "--artifacts", tmp_path / "kept"))["stages"]
+    assert [stage["name"] for stage in stages][-1] == "guard pages", stages
+    assert stages[-1]["result"].startswith("left out"), stages
+
+
+def test_ranks_that_wait_are_listed_in_the_line_of_the_stage(tmp_path):
+    case = Case("waits", "", "  result = f32[64] negate(before)")
+    module = tmp_path / "module.txt"
+    module.write_text(text(case, 2))
+    options = ("--inject", "skip-collective=1:sum", "--timeout", "1s", "--artifacts", tmp_path / "kept")
+    stages = json.loads(run("debug", module, "--json", *options, expect=1))["stages"]
+    said = stages[0]["result"]
+    assert "rank 0: " in said and "rank 1 has not come" in said, said
 
 
 def test_no_alarm_where_a_loop_changes_its_state(library, tmp_path):

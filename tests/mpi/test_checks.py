@@ -74,6 +74,36 @@ def test_who_made_the_first_nan(folder, more):
     )
 
 
+PAIRS = "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}}"
+CHAIN = f"""HloModule chain, num_partitions={RANKS}
+ENTRY e {{ p = f32[4] parameter(0)
+  t = token[] after-all()
+  r = (f32[4], u32[], token[]) recv(t), channel_id=1, {PAIRS}
+  d = (f32[4], token[]) recv-done(r), channel_id=1
+  y = f32[4] get-tuple-element(d), index=0
+  n = f32[4] negate(p)
+  x = f32[4] log(n)
+  m = f32[4] add(x, y)
+  s = (f32[4], u32[], token[]) send(m, t), channel_id=1, {PAIRS}
+  e = token[] send-done(s), channel_id=1
+  ROOT o = f32[4] add(m, y) }}
+"""
+
+
+@pytest.mark.parametrize("backend", ["mpi", "threads"])
+def test_who_sends_a_nan_is_blamed_and_not_who_receives_it(folder, backend):
+    """Rank 3 receives at an earlier step than the one at which rank 2 makes it."""
+    (folder / "m.txt").write_text(CHAIN)
+    if backend == "mpi":
+        code, _, errors = run(folder, "--nan-asserts", "--no-fuse")
+    else:
+        command = [HALFLAP, "run", "m.txt", "--input-order", "--inputs", "in.npz"]
+        command += ["--nan-asserts", "--no-fuse"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20)
+        code, errors = done.returncode, done.stderr
+    assert code == 1 and "rank 2: kernel 'x' makes NaN at [1]" in errors, errors
+
+
 def test_lifetimes(folder):
     code, _, errors = run(folder, "--check-lifetimes", "assert", "--inject", "free-early=n")
     assert (

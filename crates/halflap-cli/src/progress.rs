@@ -113,14 +113,21 @@ pub struct Notice {
 
 impl Notice {
     pub fn new(text: &str) -> Notice {
+        let mut notice = Notice { width: 0 };
+        notice.show(text);
+        notice
+    }
+
+    /// Shows another text in its place.
+    pub fn show(&mut self, text: &str) {
         let terminal =
             !ask::is_called() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
-        let text = width::start(text, terminal::error_width().saturating_sub(1));
         if terminal {
-            eprint!("\r{text}");
+            let text = width::start(text, terminal::error_width().saturating_sub(1));
+            eprint!("\r{text:<width$}", width = self.width);
             let _ = std::io::stderr().flush();
+            self.width = self.width.max(width::columns(text));
         }
-        Notice { width: if terminal { width::columns(text) } else { 0 } }
     }
 }
 

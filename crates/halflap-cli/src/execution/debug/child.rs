@@ -87,6 +87,29 @@ pub struct ChildTask<'a> {
     pub is_loud: bool,
 }
 
+/// The stage that runs and, once it takes seconds, for how long; on a terminal.
+struct StageNotice {
+    stage: String,
+    notice: Notice,
+    began: Instant,
+    seconds: u64,
+}
+
+impl StageNotice {
+    fn new(stage: &str) -> StageNotice {
+        let notice = Notice::new(&format!("debugging: {stage} ..."));
+        StageNotice { stage: stage.to_owned(), notice, began: Instant::now(), seconds: 0 }
+    }
+
+    fn go_on(&mut self) {
+        let seconds = self.began.elapsed().as_secs();
+        if seconds > self.seconds {
+            self.seconds = seconds;
+            self.notice.show(&format!("debugging: {} ... {seconds} s", self.stage));
+        }
+    }
+}
+
 impl ChildTask<'_> {
     pub fn out(&self) -> PathBuf {
         self.folder.join("out.txt")
@@ -129,9 +152,13 @@ impl ChildTask<'_> {
             .folder
             .file_name()
             .map_or(String::new(), |name| name.to_string_lossy().into_owned());
-        let _notice = Notice::new(&format!("debugging: {stage} ..."));
+        let mut shown = StageNotice::new(&stage);
         let mut group = ProcessGroup::spawn(&mut command).map_err(failed)?;
-        self.watch(&mut group, is_enough).map_err(failed)
+        let mut looks = |folder: &Path| {
+            shown.go_on();
+            is_enough(folder)
+        };
+        self.watch(&mut group, &mut looks).map_err(failed)
     }
 
     /// The command as it could be typed.

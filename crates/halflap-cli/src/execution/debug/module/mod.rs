@@ -177,8 +177,10 @@ impl Walk<'_> {
             return self.stuck(finding).map(Some);
         }
         let checks = ["--check-inputs", "--check-lifetimes", "assert"];
+        let checking = Instant::now();
         let sanity =
             self.traced("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
+        let is_long = checking.elapsed() > BRIEF;
         if let Some(fault) = sanity.fault().filter(|fault| text(fault, "kind") == Some("lifetime"))
         {
             return Ok(Some(lifetime(&fault)));
@@ -192,9 +194,14 @@ impl Walk<'_> {
             return Ok(finding);
         }
         let ended = Instant::now();
-        for memory in [Memory::End, Memory::Start] {
-            if let Some(finding) = self.guarded(&sanity, memory)? {
-                return Ok(Some(finding));
+        if is_long && sanity.end.is_good() && !self.has_foreign_code() {
+            let why = "left out: the run is long, and only custom calls access memory freely";
+            self.session.report.stage("guard pages", why);
+        } else {
+            for memory in [Memory::End, Memory::Start] {
+                if let Some(finding) = self.guarded(&sanity, memory)? {
+                    return Ok(Some(finding));
+                }
             }
         }
         if let Some(rounding) = sanity.origins().as_ref().and_then(OriginsReport::rounding) {
@@ -211,6 +218,12 @@ impl Walk<'_> {
             self.leaks()?;
         }
         Ok(finding)
+    }
+
+    /// Whether anything runs that can access memory as it likes: the kernels of the runtime cannot.
+    fn has_foreign_code(&self) -> bool {
+        let args = &self.session.args.run;
+        !args.custom_calls.is_empty() || !args.inject.is_empty()
     }
 
     /// Notes on custom calls that leak memory at every call.
