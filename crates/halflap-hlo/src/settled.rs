@@ -135,7 +135,7 @@ impl Module {
         !(is_same || self.is_plain(from) && self.is_plain(to))
     }
 
-    /// Whether an instruction is a copy of such a bitcast, as [`without_passed_bitcasts`] writes it.
+    /// Whether an instruction copies such a bitcast: [`without_passed_bitcasts`] writes these.
     pub fn is_copy_of_bitcast(&self, instr: InstrId) -> bool {
         let operand = self.operands(instr).first();
         self.instruction(instr).opcode == Opcode::Copy
