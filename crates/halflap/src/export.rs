@@ -52,13 +52,16 @@ impl Serialize for Groups<'_> {
             kind: Option<&'static str>,
             #[serde(skip_serializing_if = "<[_]>::is_empty")]
             sets: &'a [Vec<u32>],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            second_of: Option<&'a str>,
         }
         serializer.collect_map(self.0.groups().iter().map(|(_, group)| {
             let kind = match group.kind {
                 GroupKind::Ranks => None,
                 GroupKind::Transfer => Some("transfer"),
             };
-            (&group.name, Group { ranks: &group.ranks, kind, sets: &group.sets })
+            let second_of = group.second_of.map(|of| self.0.groups()[of].name.as_str());
+            (&group.name, Group { ranks: &group.ranks, kind, sets: &group.sets, second_of })
         }))
     }
 }

@@ -9,8 +9,8 @@ mod random;
 use common::{cases, program};
 use halflap::cost::Times;
 use halflap::graph::{
-    Assignment, BufferParts, Chain, Collective, DepKinds, Edges, Graph, GroupKind, GroupParts,
-    OpKind, OpParts, Parts, Provenance, Streams,
+    Assignment, BufferParts, Chain, Collective, DepKinds, Edges, Graph, GroupParts, OpKind,
+    OpParts, Parts, Provenance, Streams,
 };
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::memory::Timeline;
@@ -122,12 +122,8 @@ fn layers(random: &mut Random) -> Graph {
 fn build(random: &mut Random, all: &[Part]) -> Graph {
     let mut parts = Parts::default();
     for ranks in [vec![0, 1], vec![0, 2]] {
-        parts.groups.push(GroupParts {
-            name: format!("g{}", parts.groups.len()),
-            ranks,
-            sets: Vec::new(),
-            kind: GroupKind::Ranks,
-        });
+        let name = format!("g{}", parts.groups.len());
+        parts.groups.push(GroupParts::new(name, ranks));
     }
     for (number, part) in all.iter().enumerate() {
         let op = OpId::from_index(number);

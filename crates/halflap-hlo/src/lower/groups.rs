@@ -59,8 +59,8 @@ impl GroupTable {
         let mut parts: IdVec<GroupId, GroupParts> = IdVec::default();
         for (id, name) in self.names.iter() {
             let Some(set) = &self.sets[id] else {
-                let (name, kind) = (name.clone(), GroupKind::Transfer);
-                parts.push(GroupParts { name, ranks: Vec::new(), kind, sets: Vec::new() });
+                let kind = GroupKind::Transfer;
+                parts.push(GroupParts { kind, ..GroupParts::new(name.clone(), Vec::new()) });
                 continue;
             };
             let hides = |(other, there): (GroupId, &Option<ReplicaGroups>)| {
@@ -74,7 +74,7 @@ impl GroupTable {
                 false => ranks[id.index()].clone(),
             };
             let sets = set.groups.clone();
-            parts.push(GroupParts { name: name.clone(), ranks, kind: GroupKind::Ranks, sets });
+            parts.push(GroupParts { sets, ..GroupParts::new(name.clone(), ranks) });
         }
         parts
     }

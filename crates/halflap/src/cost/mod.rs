@@ -9,6 +9,7 @@ mod collectives;
 mod device;
 mod error;
 mod json;
+mod line;
 mod link;
 mod pbtxt;
 mod presets;
@@ -17,6 +18,7 @@ mod roofline;
 
 pub use device::Device;
 pub use error::{CostError, DeviceError, LinkError, ProfileError};
+pub use line::{CostLine, CostLines};
 pub use link::{Link, Reach};
 pub use profile::Profile;
 

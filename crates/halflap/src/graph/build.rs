@@ -144,12 +144,16 @@ pub struct GroupParts {
     /// All sets of devices that communicate concurrently, this rank's among them; empty if only
     /// this rank's set is known.
     pub sets: Vec<Vec<u32>>,
+    /// The group that this is a second communicator of: it has the same ranks, its collectives run
+    /// beside that one's, and both share the link.
+    pub second_of: Option<GroupId>,
 }
 
 impl GroupParts {
     /// A process group of which only this rank's set is known.
     pub fn new(name: impl Into<String>, ranks: Vec<u32>) -> GroupParts {
-        GroupParts { name: name.into(), ranks, kind: GroupKind::Ranks, sets: Vec::new() }
+        let (name, kind, sets) = (name.into(), GroupKind::Ranks, Vec::new());
+        GroupParts { name, ranks, kind, sets, second_of: None }
     }
 }
 
@@ -230,6 +234,7 @@ impl Parts {
     fn validate(&self) -> Result<Vec<OpId>, GraphError> {
         self.check_counts()?;
         let by_name = self.check_names()?;
+        self.check_groups()?;
         self.check_ops()?;
         self.check_sizes()?;
         self.check_makers()?;
@@ -332,6 +337,28 @@ impl Parts {
             Some((_, buffer)) => Err(GraphError::NoMaker { buffer: buffer.name.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// A second communicator has the ranks of a group that is not a second one itself.
+    fn check_groups(&self) -> Result<(), GraphError> {
+        for (id, group) in self.groups.iter() {
+            let Some(of) = group.second_of else { continue };
+            let first = &self.groups[of];
+            let problem = match () {
+                () if of == id => "is that group itself",
+                () if first.second_of.is_some() => "that group is a second one itself",
+                () if [first.kind, group.kind] != [GroupKind::Ranks; 2] => {
+                    "one of the two is of kind transfer"
+                }
+                () if first.ranks != group.ranks || first.sets != group.sets => {
+                    "their ranks or sets differ"
+                }
+                () => continue,
+            };
+            let (group, of) = (group.name.clone(), first.name.clone());
+            return Err(GraphError::BadSecond { group, of, problem });
+        }
+        Ok(())
     }
 
     /// The whole of a view must come before it, and the view takes no memory itself.

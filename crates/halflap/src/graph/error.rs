@@ -50,6 +50,13 @@ pub enum GraphError {
     UnknownGroup { node: String, group: String },
     #[error("process group '{group}' has rank {rank} twice: each of its ranks takes part once")]
     TwiceInGroup { group: String, rank: u32 },
+    #[error("process group '{group}' is second_of '{of}', which is not among the groups")]
+    UnknownFirst { group: String, of: String },
+    #[error(
+        "process group '{group}' is second_of '{of}', and {problem}: a second communicator has \
+         the ranks of another process group"
+    )]
+    BadSecond { group: String, of: String, problem: &'static str },
     #[error(
         "node '{node}' needs buffer '{buffer}' with no kind: kinds must hold data, weak, issued \
          or order"

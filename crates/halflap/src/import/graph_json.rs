@@ -37,6 +37,7 @@ struct GroupEntry {
     kind: RawGroupKind,
     #[serde(default)]
     sets: Vec<Vec<u32>>,
+    second_of: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -156,7 +157,8 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
             RawGroupKind::Ranks => GroupKind::Ranks,
             RawGroupKind::Transfer => GroupKind::Transfer,
         };
-        let group = GroupParts { name, ranks: group.ranks, kind, sets: group.sets };
+        let second_of = group.second_of.map(|of| names.first(&name, of)).transpose()?;
+        let group = GroupParts { name, ranks: group.ranks, kind, sets: group.sets, second_of };
         each_once(&group)?;
         parts.groups.push(group);
     }
@@ -280,6 +282,12 @@ impl NodeNames {
             made: raw.buffers.len(),
             groups: numbered("group", raw.groups.0.iter().map(|(name, _)| name))?,
         })
+    }
+
+    /// The group that another one is a second communicator of.
+    fn first(&self, group: &str, of: String) -> Result<GroupId, GraphError> {
+        let found = self.groups.get(&of).copied();
+        found.ok_or_else(|| GraphError::UnknownFirst { group: group.into(), of })
     }
 
     fn op(&self, node: RawNode) -> Result<OpParts, GraphError> {

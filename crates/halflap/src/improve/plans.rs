@@ -2,9 +2,10 @@
 
 use super::Allowed;
 use crate::collective::CollectiveKind;
+use crate::cost::CostLine;
 use crate::graph::{Edges, Graph};
 use crate::ids::{IdVec, OpId};
-use crate::rewrite::{CostLine, Prices, Recipe, RewriteKind, circle, mergeable};
+use crate::rewrite::{Prices, Recipe, RewriteKind, circle, mergeable};
 use crate::units::{Bytes, Nanos};
 
 /// Collectives of one kind, group and type, in the sequence of the input order.

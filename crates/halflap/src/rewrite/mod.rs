@@ -17,7 +17,7 @@ mod split;
 use crate::origin::{Origin, Part};
 pub use check::{circle, mergeable};
 pub use keep::{Unkept, repeated};
-pub use price::{CopyCost, CostLine, Prices, TAIL};
+pub use price::{CopyCost, Prices, TAIL};
 pub use rows::{Uncut, cuttable};
 use split::Cut;
 

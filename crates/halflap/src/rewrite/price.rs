@@ -1,11 +1,9 @@
 //! The costs of a rewritten program: copies, and collectives of unmeasured sizes.
 
-use std::collections::BTreeMap;
-
-use crate::collective::{CollectiveKind, Payload};
-use crate::cost::{Costs, Device};
+use crate::collective::Payload;
+use crate::cost::{CostLine, CostLines, Costs, Device};
 use crate::graph::{Collective, Graph, OpKind};
-use crate::ids::{GroupId, OpId};
+use crate::ids::OpId;
 use crate::units::{Bandwidth, Bytes, Nanos};
 
 /// What a copy from memory to memory takes.
@@ -69,15 +67,8 @@ impl<'a> Prices<'a> {
 
     /// All prices in a graph.
     pub(crate) fn list(self, graph: &'a Graph) -> PriceList<'a> {
-        let mut points: BTreeMap<_, Vec<(f64, f64)>> = BTreeMap::new();
-        for op in graph.ops().filter(|&op| graph.has_runtime(op)) {
-            if let Some(of) = graph.collective(op) {
-                let point = (of.bytes().0 as f64, graph.runtime(op).0);
-                points.entry((of.group, of.kind)).or_default().push(point);
-            }
-        }
-        let fit = |(class, points): (_, Vec<(f64, f64)>)| Some((class, fitted(&points)?));
-        PriceList { graph, prices: self, fits: points.into_iter().filter_map(fit).collect() }
+        let given = |op| graph.has_runtime(op).then(|| graph.runtime(op));
+        PriceList { graph, prices: self, fits: CostLines::fitted(graph, given) }
     }
 }
 
@@ -85,8 +76,8 @@ impl<'a> Prices<'a> {
 pub(crate) struct PriceList<'a> {
     graph: &'a Graph,
     prices: Prices<'a>,
-    /// What the graph's own collectives say, by group and kind.
-    fits: BTreeMap<(GroupId, CollectiveKind), CostLine>,
+    /// What the graph's own collectives say.
+    fits: CostLines,
 }
 
 impl PriceList<'_> {
@@ -114,11 +105,7 @@ impl PriceList<'_> {
 
     /// See [`Prices::line`].
     pub(crate) fn line(&self, like: &Collective) -> Option<CostLine> {
-        self.fit(like).or_else(|| modelled(self.graph, like, self.prices.costs))
-    }
-
-    fn fit(&self, like: &Collective) -> Option<CostLine> {
-        self.fits.get(&(like.group, like.kind)).copied()
+        self.fits.of(like).or_else(|| modelled(self.graph, like, self.prices.costs))
     }
 
     /// How long a piece of an operation takes; `None` if the operation has no time.
@@ -144,13 +131,14 @@ impl PriceList<'_> {
     /// those of other kinds in the group do, else as the link model does, if necessary an a100's.
     fn latency(&self, like: &Collective) -> Nanos {
         let others = || {
-            let in_group = self.fits.iter().filter(|((group, _), _)| *group == like.group);
-            in_group.map(|(_, line)| line.latency).reduce(Nanos::max)
+            let in_group = self.fits.in_group(like.group);
+            in_group.map(|line| line.latency).reduce(Nanos::max)
         };
         let modelled = |costs: &Costs| Some(modelled(self.graph, like, costs)?.latency);
         let assumed =
             || modelled(&Costs { device: Device::named("a100").ok(), ..Costs::default() });
-        self.fit(like)
+        self.fits
+            .of(like)
             .map(|line| line.latency)
             .or_else(others)
             .or_else(|| modelled(self.prices.costs))
@@ -170,55 +158,4 @@ fn modelled(graph: &Graph, like: &Collective, costs: &Costs) -> Option<CostLine>
     let per_byte = (again - once).0 / bytes;
     (bytes > 0.0 && per_byte > 0.0)
         .then(|| CostLine { latency: (once - Nanos(per_byte * bytes)).max(Nanos::ZERO), per_byte })
-}
-
-/// A collective's time by its size: latency + bytes / bandwidth.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CostLine {
-    /// What the smallest takes.
-    pub latency: Nanos,
-    /// The nanoseconds of each byte, of the larger of input and output.
-    pub per_byte: f64,
-}
-
-impl CostLine {
-    /// How long this much takes.
-    pub fn time(&self, bytes: Bytes) -> Nanos {
-        self.latency + Nanos(self.per_byte * bytes.0 as f64)
-    }
-
-    /// The size at which half of the time is latency.
-    pub fn half(&self) -> Bytes {
-        Bytes((self.latency.0 / self.per_byte).min(1e15) as i64)
-    }
-}
-
-/// How many times as large as the smallest size the largest must be for a fit.
-const SPREAD: f64 = 1.5;
-
-/// Latency and bandwidth, fitted by least squares to the sizes and times of collectives of one kind
-/// and group. `None` if sizes are nearly the same, or larger ones take no longer.
-fn fitted(points: &[(f64, f64)]) -> Option<CostLine> {
-    let (least, most) = points
-        .iter()
-        .fold((f64::MAX, f64::MIN), |(low, high), (size, _)| (low.min(*size), high.max(*size)));
-    // With nearly equal sizes, rounding would decide what is latency.
-    if points.is_empty() || most < SPREAD * least {
-        return None;
-    }
-    let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (size, time) = (mean(|point| point.0), mean(|point| point.1));
-    let spread: f64 = points.iter().map(|point| (point.0 - size) * (point.0 - size)).sum();
-    let slope =
-        points.iter().map(|point| (point.0 - size) * (point.1 - time)).sum::<f64>() / spread;
-    if !slope.is_finite() || slope <= 0.0 {
-        return None;
-    }
-    // A line below zero would give small ones a negative time: then there is no latency to save.
-    let latency = time - slope * size;
-    Some(match latency > 0.0 {
-        true => CostLine { latency: Nanos(latency), per_byte: slope },
-        false => CostLine { latency: Nanos::ZERO, per_byte: time / size },
-    })
 }

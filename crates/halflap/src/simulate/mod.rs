@@ -6,18 +6,22 @@
 //! collective's result stops the compute stream until it is there; a synchronous collective
 //! occupies both streams. The step ends when everything has.
 //!
-//! Two effects can be added: compute and communication are slower while they run beside each other,
-//! and the host needs time to issue an operation, which cannot start before it was issued.
+//! Three effects can be added: compute and communication are slower while they run beside each
+//! other, the host needs time to issue an operation, which cannot start before it was issued, and
+//! streams can share the bandwidth of a link.
 
 mod beside;
 mod bound;
 mod exposure;
+mod shared;
 
 pub use bound::{Basis, Bound, BoundProof, Bounded, lower_bound};
 pub(crate) use exposure::Waited;
 pub use exposure::{Cause, Exposure};
+pub use shared::Sharing;
 
 use beside::{OpenTransfer, UnderWay};
+use shared::SharedLinks;
 
 use crate::cost::Times;
 use crate::graph::{Assignment, Graph, OpKind, Streams};
@@ -57,6 +61,8 @@ pub struct Machine {
     pub launch: Nanos,
     /// The earliest start of each collective, because another rank arrives later.
     pub peers: Option<IdVec<OpId, Nanos>>,
+    /// How collectives of different streams share links, if they do.
+    pub sharing: Option<Sharing>,
 }
 
 impl Machine {
@@ -64,6 +70,7 @@ impl Machine {
     pub fn new(graph: &Graph, times: Times) -> Machine {
         let streams = Streams::assign(graph, Assignment::SharedRanks);
         Machine {
+            sharing: Sharing::of(graph, &streams, &times),
             streams,
             times,
             slowdown: 1.0,
@@ -73,14 +80,14 @@ impl Machine {
         }
     }
 
-    /// The same without contention.
+    /// The same without contention: nothing is slower because of what runs beside it.
     pub fn uncontended(&self) -> Machine {
-        Machine { slowdown: 1.0, comm_slowdown: 1.0, ..self.clone() }
+        Machine { slowdown: 1.0, comm_slowdown: 1.0, sharing: None, ..self.clone() }
     }
 
-    /// Whether compute and communication slow each other.
+    /// Whether compute and communication slow each other, or collectives share links.
     pub fn is_contended(&self) -> bool {
-        self.slowdown > 1.0 || self.comm_slowdown > 1.0
+        self.slowdown > 1.0 || self.comm_slowdown > 1.0 || self.sharing.is_some()
     }
 }
 
@@ -158,8 +165,10 @@ struct StreamClock<'a> {
     /// When the compute stream has finished everything so far.
     now: Nanos,
     free: IdVec<StreamId, Nanos>,
-    /// What communicates now or later, if there is contention.
+    /// What communicates now or later, if there is contention and nothing shares a link.
     under_way: Option<UnderWay>,
+    /// The same if links are shared.
+    shared: Option<SharedLinks<'a>>,
     /// The collectives of each stream, in the order in which they were issued.
     issued: IdVec<StreamId, Vec<OpId>>,
     compute_busy: Nanos,
@@ -177,7 +186,9 @@ impl<'a> StreamClock<'a> {
             host: Nanos::ZERO,
             now: Nanos::ZERO,
             free: IdVec::filled(Nanos::ZERO, streams),
-            under_way: machine.is_contended().then(|| UnderWay::new(streams)),
+            under_way: (machine.is_contended() && machine.sharing.is_none())
+                .then(|| UnderWay::new(streams)),
+            shared: machine.sharing.is_some().then(|| SharedLinks::new(graph, machine)),
             issued: IdVec::filled(Vec::new(), streams),
             compute_busy: Nanos::ZERO,
             start: IdVec::filled(Nanos::ZERO, graph.len()),
@@ -192,6 +203,9 @@ impl<'a> StreamClock<'a> {
             self.host += self.machine.launch;
         }
         match kind {
+            OpKind::AsyncCollective | OpKind::SyncCollective if self.shared.is_some() => {
+                self.share(op, kind);
+            }
             OpKind::AsyncCollective => self.start_collective(op),
             OpKind::SyncCollective => self.run_synchronous(op),
             OpKind::Compute | OpKind::Wait => self.run_compute(op),
@@ -211,6 +225,32 @@ impl<'a> StreamClock<'a> {
         self.issued[stream].push(op);
         if let Some(under_way) = &mut self.under_way {
             under_way.add(stream, OpenTransfer { op, ready, left: end - start });
+        }
+    }
+
+    /// Runs a collective that may share its link.
+    fn share(&mut self, op: OpId, kind: OpKind) {
+        let issued = self.now.max(self.host).max(self.peers_ready(op));
+        let Some(shared) = &mut self.shared else { return };
+        shared.issue(op, issued, self.now, self.graph.gated_by(op));
+        self.place();
+        if kind == OpKind::SyncCollective {
+            let (start, end) = (self.start[op], self.end[op]);
+            self.stall(op, start);
+            self.now = end;
+            let (time, cause) = (end - start, Cause::Synchronous);
+            self.exposures.push(Exposure { at: op, of: op, start, time, cause });
+        }
+        if let Some(stream) = self.machine.streams.of(op) {
+            self.issued[stream].push(op);
+        }
+    }
+
+    /// Where everything that shares links is, if nothing else is issued.
+    fn place(&mut self) {
+        let placed = self.shared.as_mut().map(SharedLinks::placed);
+        for (op, start, end) in placed.into_iter().flatten() {
+            (self.start[op], self.end[op]) = (start, end);
         }
     }
 
@@ -254,6 +294,11 @@ impl<'a> StreamClock<'a> {
     /// The end of compute that starts at `start`. With contention, the ends of what is in flight
     /// move, too.
     fn finish_compute(&mut self, start: Nanos, time: Nanos) -> Nanos {
+        if let Some(shared) = self.shared.as_mut().filter(|shared| shared.slows_compute()) {
+            let end = shared.run_beside(start, time);
+            self.place();
+            return end;
+        }
         let Some(under_way) = &mut self.under_way else { return start + time };
         let end = under_way.run_beside(start, time, self.machine);
         for (stream, transfers) in under_way.placed() {
@@ -271,9 +316,10 @@ impl<'a> StreamClock<'a> {
         if let Some(op) = last.filter(|_| step_time > self.now) {
             self.expose(ComputeStall { at: op, of: op, cause: Cause::EndOfStep }, step_time);
         }
-        let taken = |op: OpId| match self.under_way {
-            Some(_) => self.end[op] - self.start[op],
-            None => self.machine.times.of(op),
+        let is_contended = self.machine.is_contended();
+        let taken = |op: OpId| match is_contended {
+            true => self.end[op] - self.start[op],
+            false => self.machine.times.of(op),
         };
         let busy = |ops: &Vec<OpId>| ops.iter().fold(Nanos::ZERO, |sum, &op| sum + taken(op));
         let stream_idle = self.issued.as_slice().iter().map(|ops| step_time - busy(ops)).collect();

@@ -3,7 +3,7 @@
 use super::{Naming, Unit};
 use crate::cost::{CostError, Costs, Profile, Times};
 use crate::graph::{Assignment, Graph, Streams};
-use crate::simulate::Machine;
+use crate::simulate::{Machine, Sharing};
 use crate::units::Nanos;
 
 /// Where run times come from, and how concurrent operations slow each other down.
@@ -37,8 +37,10 @@ impl Default for Model {
 impl Model {
     /// The machine for a graph with these times.
     pub fn machine(&self, graph: &Graph, times: Times) -> Machine {
+        let streams = Streams::assign(graph, self.streams);
         Machine {
-            streams: Streams::assign(graph, self.streams),
+            sharing: Sharing::of(graph, &streams, &times),
+            streams,
             times,
             slowdown: self.slowdown,
             comm_slowdown: self.comm_slowdown,

@@ -1,8 +1,7 @@
 //! Random programs with the odd shapes of real ones, from a seed.
 
 use halflap::graph::{
-    BufferParts, Collective, DepKinds, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts,
-    Provenance,
+    BufferParts, Collective, DepKinds, Graph, GroupParts, OpKind, OpParts, Parts, Provenance,
 };
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::pass::{Pass, Settings};
@@ -40,8 +39,8 @@ pub fn graph(random: &mut Random, most: usize) -> Graph {
     let fractional = random.chance(25);
     let mut parts = Parts::default();
     for ranks in [vec![0, 1, 2, 3], vec![0, 4, 6, 7], vec![2, 3, 5, 8]] {
-        let (name, sets) = (format!("g{}", parts.groups.len()), Vec::new());
-        parts.groups.push(GroupParts { name, ranks, kind: GroupKind::Ranks, sets });
+        let name = format!("g{}", parts.groups.len());
+        parts.groups.push(GroupParts::new(name, ranks));
     }
     for _ in 0..ops {
         add_op(&mut parts, random, fractional);
