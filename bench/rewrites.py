@@ -2,7 +2,7 @@
 """What rewrites gain beyond the best order: writes the tables in docs/rewrite.md.
 
     python3 bench/rewrites.py [--halflap BIN] [--steps FOLDER] [--autoparallel FOLDER]
-        [--only NAME]... [-o docs/rewrite.md]
+        [--groups-only] [--only NAME]... [-o docs/rewrite.md]
 
 Schedules every captured graph of tests/corpus, and those that bench/whole_steps.py wrote to
 --steps, at the input order's own peak, with the order alone and with --rewrite, as it is and with a
@@ -11,7 +11,8 @@ on what merging, splitting, keeping and ordering can reach: that of the program 
 whose all-to-alls, all-reduces and repeated gathers take no time, and with any amount of memory.
 --autoparallel has graphs NAME.graph.json.gz with run times NAME.times.json of other
 projects, which are measured at 1.05 of the input order's peak, by those times and by our own model
-of links. Needs only the standard library. Ends with 1 if a rewritten program is slower than the
+of links. A table of its own says what --rewrite groups, second communicators, gain on the corpus,
+with bus bandwidths as they are and halved. Needs only the standard library. Ends with 1 if a rewritten program is slower than the
 order alone.
 """
 
@@ -148,6 +149,52 @@ def corpus(args, folder):
     return captured(args, folder, "Captured graphs", paths)
 
 
+def why_not(result):
+    """Why no second communicator is used, in a few words."""
+    why = result.get("one_communicator")
+    if why is None:
+        return "used"
+    words = {
+        "nothing_beside": "no group has all-gathers and others",
+        "nothing_exposed": "next to nothing is exposed",
+        "nothing_fits": "does not fit into memory",
+        "slower_in_most": "longer in most variations",
+    }
+    if why["kind"] == "bound":
+        return f"no order below {why['bound'] / 1e6:.2f} ms"
+    if why["kind"] == "nothing_shorter":
+        return f"{why['step_time'] / 1e6:.2f} ms with it"
+    return words[why["kind"]]
+
+
+def second_communicators(args, folder):
+    """What second communicators gain beyond the order, on the corpus."""
+    title = "Second communicators"
+    columns = ("program", "links", "order alone", "exposed", "`groups`", "of order alone", "outcome")
+    today = datetime.date.today().isoformat()
+    text = f"\n### {title}\n\nMade by `bench/rewrites.py --groups-only` on {today}, at the input's"
+    text += " memory; simulated.\n\n"
+    text += f"| {' | '.join(columns)} |\n{'| --- ' * len(columns)}|\n"
+    worst = 0.0
+    for name in args.only or PROGRAMS:
+        for links, factor in (("as they are", 1.0), ("half", 2.0)):
+            graph = load(ROOT / "tests" / "corpus" / f"{name}.graph.json.gz")
+            for node in graph["nodes"]:
+                if node["kind"] == "collective":
+                    node["runtime_ns"] *= factor
+            path = folder / "graph.json"
+            path.write_text(json.dumps(graph))
+            alone, groups = found(args, path), found(args, path, "--rewrite=groups")
+            ratio = groups["step_time"] / alone["step_time"]
+            worst = max(worst, ratio)
+            times = (alone["step_time"], alone["exposed"], groups["step_time"])
+            shown = " | ".join(f"{time / 1e6:.2f} ms" for time in times)
+            line = f"| {name} | {links} | {shown} | {ratio:.3f} | {why_not(groups)} |\n"
+            text += line
+            print(line, end="", file=sys.stderr, flush=True)
+    return worst, text
+
+
 def whole_steps(args, folder):
     """Those of other programs, if they are there."""
     if args.steps is None:
@@ -175,6 +222,27 @@ def other_programs(args):
     return worst, text
 
 
+def more_tables(args, folder):
+    return [corpus(args, folder), whole_steps(args, folder), other_programs(args)]
+
+
+def written_alone(args, worst, text):
+    """Writes one table in place of the one with its heading, or before all others."""
+    if args.output is None:
+        print(text)
+        return 1 if worst > 1.0 else 0
+    before, _, results = args.output.read_text().partition(MARK)
+    first, *parts = results.split("\n### ")
+    new = text.removeprefix("\n### ")
+    titles = [part.splitlines()[0] for part in parts]
+    if new.splitlines()[0] in titles:
+        parts[titles.index(new.splitlines()[0])] = new
+    else:
+        parts.insert(0, new)
+    args.output.write_text(before + MARK + "\n### ".join([first, *parts]))
+    return 1 if worst > 1.0 else 0
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -185,15 +253,19 @@ def main():
     parser.add_argument(
         "--only", metavar="NAME", action="append", help="of the captured graphs, these"
     )
+    parser.add_argument(
+        "--groups-only", action="store_true", help="of the corpus, only --rewrite groups"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path)
     args = parser.parse_args()
     args.halflap = args.halflap or build_halflap()
     with tempfile.TemporaryDirectory() as folder:
         results = [
-            corpus(args, Path(folder)),
-            whole_steps(args, Path(folder)),
-            other_programs(args),
+            second_communicators(args, Path(folder)),
+            *([] if args.groups_only else more_tables(args, Path(folder))),
         ]
+    if args.groups_only:
+        return written_alone(args, *results[0])
     today = datetime.date.today().isoformat()
     text = f"{MARK}\nMade by `bench/rewrites.py` on {today}: simulated steps, default effort, two threads.\n"
     text += "".join(text for _, text in results)

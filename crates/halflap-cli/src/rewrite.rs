@@ -6,7 +6,7 @@ use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
-use halflap::improve::{Allowed, KeptBecause, PlanOrder};
+use halflap::improve::{Allowed, KeptBecause, OneCommunicator, PlanOrder};
 use halflap::memory::Budget;
 use halflap::origin::{Origin, Part};
 use halflap::rewrite::{
@@ -18,10 +18,10 @@ use halflap::workload::{Decided, Priced, Search, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
     Advised, Compared, Explained, FoundOrder, Played, Summary, Timed, TimedRewrite, advice_json,
-    became, carried, count, describe_bound, describe_robustness, labelled, printable,
+    became, carried, count, describe_bound, describe_robustness, group_name, labelled, printable,
     render_advice, render_explanation, result_size,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::advice::{LazyAdvice, Question, USE_ORDER, advised};
 use crate::answer::{self, Answer, Figures};
@@ -60,6 +60,8 @@ struct SearchedRewrites {
     order_alone: Nanos,
     /// Why it stays as it is, if it does.
     kept_because: KeptBecause,
+    /// Why no process group has a second communicator, if they were allowed one.
+    one_communicator: Option<OneCommunicator>,
 }
 
 /// A program with its order, before it is compared with the original.
@@ -218,6 +220,7 @@ fn chosen(
     let searched = Some(SearchedRewrites {
         order_alone: improved.unchanged.step_time,
         kept_because: improved.kept_because,
+        one_communicator: improved.one_communicator,
     });
     let (mut source, mut origin, mut recipes) = (unchanged, Origin::unchanged(&graph), Vec::new());
     let mut order = improved.unchanged.order;
@@ -269,6 +272,46 @@ fn because(kept: KeptBecause) -> &'static str {
     }
 }
 
+/// Why all collectives of a process group stay on one communicator, in words.
+fn one_because(why: OneCommunicator) -> String {
+    match why {
+        OneCommunicator::NothingBeside => {
+            "no process group has all-gathers and other collectives".to_owned()
+        }
+        OneCommunicator::NothingExposed => "next to nothing is exposed".to_owned(),
+        OneCommunicator::NothingFits => {
+            "no order with it was found within the memory limit".to_owned()
+        }
+        OneCommunicator::BoundTooLong { least } => {
+            format!("even if links were not shared, no step would be shorter than {least}")
+        }
+        OneCommunicator::NothingShorter { step } => {
+            format!("the best step found with it is {step}, and must be 0.1% shorter than without")
+        }
+        OneCommunicator::SlowerInMost { lost, of } => {
+            format!("the step would be longer in {lost} of {of} variations of run times")
+        }
+        OneCommunicator::LeftOut => "left out, as asked".to_owned(),
+    }
+}
+
+/// The same as JSON.
+fn one_because_json(why: OneCommunicator) -> Value {
+    match why {
+        OneCommunicator::NothingBeside => json!({ "kind": "nothing_beside" }),
+        OneCommunicator::NothingExposed => json!({ "kind": "nothing_exposed" }),
+        OneCommunicator::NothingFits => json!({ "kind": "nothing_fits" }),
+        OneCommunicator::BoundTooLong { least } => json!({ "kind": "bound", "bound": least.0 }),
+        OneCommunicator::NothingShorter { step } => {
+            json!({ "kind": "nothing_shorter", "step_time": step.0 })
+        }
+        OneCommunicator::SlowerInMost { lost, of } => {
+            json!({ "kind": "slower_in_most", "slower_in": lost, "variations": of })
+        }
+        OneCommunicator::LeftOut => json!({ "kind": "left_out" }),
+    }
+}
+
 impl Merged {
     fn summary(&self) -> Summary {
         let (before, after) = (side(&self.before), side(&self.after));
@@ -300,6 +343,10 @@ impl Merged {
             simulated_before: &self.before.result.simulation,
             simulated: &self.after.result.simulation,
             order_alone: self.searched.map(|searched| searched.order_alone),
+            one_communicator: self
+                .searched
+                .and_then(|searched| searched.one_communicator)
+                .map(one_because_json),
         }
     }
 
@@ -313,8 +360,13 @@ impl Merged {
             .map(|(number, recipe)| self.describe(number + 1, recipe))
             .collect();
         let mut facts = vec![("program", format!("{} -> {}", program(old), program(new)))];
-        if let Some(searched) = self.searched.filter(|_| lines.is_empty()) {
+        let others = |kind: &RewriteKind| !kind.is_on_request();
+        let has_others = self.args.allowed().is_some_and(|of| of.kinds.iter().any(others));
+        if let Some(searched) = self.searched.filter(|_| lines.is_empty() && has_others) {
             facts.push(("rewrites", format!("none: {}", because(searched.kept_because))));
+        }
+        if let Some(why) = self.searched.and_then(|searched| searched.one_communicator) {
+            facts.push(("groups", format!("no second communicator: {}", one_because(why))));
         }
         let more = lines.len().saturating_sub(ROWS);
         facts.extend(lines.into_iter().take(ROWS).map(|line| ("rewrite", line)));
@@ -341,6 +393,7 @@ impl Merged {
             Recipe::Merge { .. } => self.describe_merge(members, &made),
             Recipe::Split { pieces, .. } => self.describe_split([members, &made], *pieces),
             Recipe::Keep { .. } => self.describe_keep(members),
+            Recipe::Groups { .. } => self.describe_groups(members, &made),
         };
         format!("{}:{number} {named} {does}", recipe.kind().name())
     }
@@ -365,6 +418,21 @@ impl Merged {
         let saved: Nanos = members[1..].iter().map(|&member| times.of(member)).sum();
         let size = result_size(graph, members[0]);
         format!("gather the same: {size} stay in memory, {saved} of communication go")
+    }
+
+    fn describe_groups(&self, members: &[OpId], made: &[OpId]) -> String {
+        let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
+        let [Some(first), Some(second)] = [members.first(), made.first()] else {
+            return "are left out by other rewrites".to_owned();
+        };
+        let (of, on) = (group_name(old, *first), group_name(new, *second));
+        let sent: Nanos = made.iter().map(|&op| self.after.priced.machine.times.of(op)).sum();
+        format!(
+            "on {}, a second communicator of {}: {sent} of communication run beside the rest, and \
+             share its link",
+            printable(on),
+            printable(of)
+        )
     }
 
     fn describe_split(&self, [members, made]: [&[OpId]; 2], pieces: u32) -> String {
@@ -421,6 +489,10 @@ impl Merged {
             USE_ORDER
         } else if self.searched.is_none() {
             "with --emit graph -o FILE, this command writes it"
+        } else if self.recipes.iter().any(|recipe| recipe.kind() == RewriteKind::Groups) {
+            "halflap.torch.enable(rewrite=[\"exact\", \"groups\"]), called on all ranks before \
+             torch.compile, uses second process groups; with --emit graph -o FILE, this command \
+             writes it"
         } else if self.recipes.iter().any(|recipe| recipe.kind() == RewriteKind::Keep) {
             "with --emit graph -o FILE, this command writes it; halflap.torch.enable(keep=...) \
              decides between the forward and the backward pass what is kept, when a step is compiled"

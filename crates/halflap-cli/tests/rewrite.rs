@@ -348,6 +348,87 @@ fn what_is_gathered_twice_is_kept() {
     assert_eq!(left["recipes"].as_array().unwrap().len(), recipes.len() - 1);
 }
 
+/// A gradient that is reduced, while a weight is gathered that the next operation needs.
+fn urgent_gather() -> Value {
+    let data = |buffer: &str| json!({ "buffer": format!("{buffer}.out"), "kinds": ["data"] });
+    let node = |name: &str, kind: &str, time: f64, reads: &[&str]| {
+        let deps: Vec<Value> = reads.iter().map(|buffer| data(buffer)).collect();
+        json!({ "name": name, "kind": kind, "runtime_ns": time,
+            "outputs": [format!("{name}.out")], "deps": deps })
+    };
+    let mut nodes = vec![
+        node("gradient", "compute", 10.0, &[]),
+        node("reduce", "collective", 1000.0, &["gradient"]),
+        node("shard", "compute", 500.0, &["gradient"]),
+        node("gather", "collective", 100.0, &["shard"]),
+        node("gathered", "wait", 0.0, &["gather"]),
+        node("next", "compute", 400.0, &["gathered"]),
+        node("reduced", "wait", 0.0, &["reduce"]),
+        node("update", "compute", 50.0, &["next", "reduced"]),
+    ];
+    for (place, op) in [(1, "reduce_scatter"), (3, "all_gather")] {
+        nodes[place]["collective"] = json!({ "op": op, "group": "dp", "group_size": 2,
+            "bytes": 1000, "async": true });
+    }
+    let made = nodes.iter().map(|node| {
+        let name = node["outputs"][0].clone();
+        let reads = |other: &&Value| {
+            other["deps"].as_array().unwrap().iter().any(|dep| dep["buffer"] == name)
+        };
+        let users: Vec<&Value> = nodes.iter().filter(reads).map(|node| &node["name"]).collect();
+        json!({ "name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": false })
+    });
+    let made: Vec<Value> = made.collect();
+    json!({ "format": "halflap.graph/1", "groups": { "dp": { "ranks": [0, 1] } }, "nodes": nodes,
+        "buffers": made, "inputs": [] })
+}
+
+#[test]
+fn second_communicators_are_used_on_request_where_they_help() {
+    let dir = folder("rewrite_groups");
+    fs::write(dir.join("old.json"), urgent_gather().to_string()).unwrap();
+    let args = ["schedule", "old.json", "--effort", "quick", "--memory-budget", "4x"];
+    let groups = [&args[..], &["--rewrite", "groups"]].concat();
+    let options = ["-o", "o.json", "--report", "r.html"];
+    let (out, _) = ends(&halflap(&dir, &[&groups[..], &options].concat()), 0);
+    assert!(out.contains("groups:1 gather on dp.2, a second communicator of dp: "), "{out}");
+    assert!(out.contains(r#"halflap.torch.enable(rewrite=["exact", "groups"])"#), "{out}");
+    let found = read_json(dir.join("o.json"));
+    let recipe = &found["recipes"][0];
+    assert_eq!((&recipe["name"], &recipe["kind"]), (&json!("groups:1"), &json!("groups")));
+    assert_eq!((&recipe["group"], &recipe["into"]), (&json!("dp"), &json!("dp.2")));
+    assert_eq!((&recipe["members"], &recipe["exact"]), (&json!(["gather"]), &json!(true)));
+    let step = found["step_time"].as_f64().unwrap();
+    assert!((step - 1160.0).abs() < 1e-6 && found["order_alone"] == json!(1560.0), "{step}");
+    // The new program is written, proved from the two files, and takes as long when read again.
+    ends(&halflap(&dir, &[&groups[..], &["--emit", "graph", "-o", "new.json"]].concat()), 0);
+    let new = read_json(dir.join("new.json"));
+    assert_eq!(new["groups"]["dp.2"], json!({ "ranks": [0, 1], "second_of": "dp" }));
+    ends(&halflap(&dir, &["verify", "old.json", "new.json"]), 0);
+    ends(&halflap(&dir, &["simulate", "new.json", "o.json", "-o", "s.json"]), 0);
+    assert_eq!(read_json(dir.join("s.json"))["step_time"], found["step_time"]);
+    let again = ["schedule", "new.json", "--effort", "quick", "--memory-budget", "4x"];
+    ends(&halflap(&dir, &[&again[..], &["-o", "again.json"]].concat()), 0);
+    assert_eq!(read_json(dir.join("again.json"))["step_time"], found["step_time"]);
+    let mut other = new.clone();
+    other["groups"]["dp.2"] = json!({ "ranks": [0, 1] });
+    fs::write(dir.join("other.json"), other.to_string()).unwrap();
+    let (out, error) = ends(&halflap(&dir, &["verify", "old.json", "other.json"]), 1);
+    assert!((out + &error).contains("'dp.2' of the new program is no second communicator"));
+    // Nothing else uses them, and what is not worth it says why.
+    for which in ["exact", "all", "merge,split,keep"] {
+        ends(&halflap(&dir, &[&args[..], &["--rewrite", which, "-o", "p.json"]].concat()), 0);
+        assert_eq!(read_json(dir.join("p.json"))["recipes"], json!([]), "{which}");
+    }
+    let one = [&groups[..], &["--comm-streams", "one", "-o", "p.json"]].concat();
+    let (out, _) = ends(&halflap(&dir, &one), 0);
+    assert!(out.contains("no second communicator: "), "{out}");
+    assert!(read_json(dir.join("p.json"))["one_communicator"]["kind"].is_string());
+    let less = [&groups[..], &["--without", "groups:1"]].concat();
+    let (out, _) = ends(&halflap(&dir, &less), 0);
+    assert!(out.contains("no second communicator: left out, as asked"), "{out}");
+}
+
 #[test]
 fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     let dir = folder("rewrite_none");

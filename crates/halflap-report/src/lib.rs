@@ -40,7 +40,7 @@ pub use mismatch::write_mismatch;
 pub use played::{MemoryStep, Played};
 pub use ran::{Ran, RanKind, RanLane, RanSlice, RankWait};
 pub use rates::{BusRate, KernelRate};
-pub use rewritten::{TimedRewrite, became, carried, result_size};
+pub use rewritten::{TimedRewrite, became, carried, group_name, result_size};
 pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{called, count, labelled, printable, printable_end, render, warning};

@@ -33,12 +33,13 @@ pub fn carried(origin: &Origin, before: &Simulation) -> Simulation {
 }
 
 /// The operations of the new program that do what a recipe's members did: the merged collective,
-/// all pieces, or the one that stays.
+/// all pieces, the one that stays, or those on the second communicator.
 pub fn became(origin: &Origin, recipe: &Recipe) -> Vec<OpId> {
     let is_made_of = |source: &Source| match (recipe, source.part) {
         (Recipe::Merge { members }, Part::Merged) => source.of == *members,
         (Recipe::Split { members, .. }, Part::Piece { .. }) => members.contains(&source.of[0]),
         (Recipe::Keep { members }, Part::Kept | Part::Merged) => source.of.contains(&members[0]),
+        (Recipe::Groups { members }, Part::Kept | Part::Merged) => members.contains(&source.of[0]),
         _ => false,
     };
     let made = origin.ops.iter().filter(|(_, source)| is_made_of(source));
@@ -48,6 +49,11 @@ pub fn became(origin: &Origin, recipe: &Recipe) -> Vec<OpId> {
 /// The memory that an operation's results take.
 pub fn result_size(graph: &Graph, op: OpId) -> Bytes {
     graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer)).sum()
+}
+
+/// The name of a collective's process group.
+pub fn group_name(graph: &Graph, op: OpId) -> &str {
+    graph.collective(op).map_or("", |of| &graph.groups()[of.group].name)
 }
 
 /// A schedule of a changed program, for machines: `halflap.schedule/1` with what was changed.
@@ -66,6 +72,8 @@ pub struct TimedRewrite<'a> {
     pub simulated: &'a Simulation,
     /// The step of the best order of the old program, if rewrites were searched.
     pub order_alone: Option<Nanos>,
+    /// Why process groups have no second communicator, if they were allowed one.
+    pub one_communicator: Option<Value>,
 }
 
 impl Serialize for TimedRewrite<'_> {
@@ -76,12 +84,15 @@ impl Serialize for TimedRewrite<'_> {
             timed: &'a Timed<'b>,
             #[serde(skip_serializing_if = "Option::is_none")]
             order_alone: Option<f64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            one_communicator: Option<&'a Value>,
             recipes: Vec<Value>,
             origin: Vec<Value>,
         }
         let order_alone = self.order_alone.map(|time| time.0);
         let (recipes, origin) = (self.recipes(), self.origin());
-        Fields { timed: &self.timed, order_alone, recipes, origin }.serialize(serializer)
+        let (timed, one_communicator) = (&self.timed, self.one_communicator.as_ref());
+        Fields { timed, order_alone, one_communicator, recipes, origin }.serialize(serializer)
     }
 }
 
@@ -117,7 +128,11 @@ impl TimedRewrite<'_> {
                 (Recipe::Keep { members }, _) => {
                     value["kept_bytes"] = json!(result_size(self.before, members[0]).0);
                 }
-                (Recipe::Merge { .. }, None) => {}
+                (Recipe::Groups { members }, Some(&op)) => {
+                    value["group"] = json!(group_name(self.before, members[0]));
+                    value["into"] = json!(group_name(self.timed.graph, op));
+                }
+                (Recipe::Merge { .. } | Recipe::Groups { .. }, None) => {}
             }
             value
         };

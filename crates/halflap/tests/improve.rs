@@ -11,12 +11,13 @@ use halflap::evaluate::{Evaluation, Setup};
 use halflap::graph::{Edges, Graph};
 use halflap::import::read_graph;
 use halflap::improve::{
-    Allowed, Improved, KeptBecause, LookedUp, PlanOrder, Request, improve, looked_up,
+    Allowed, Improved, KeptBecause, LookedUp, OneCommunicator, PlanOrder, Request, improve,
+    looked_up,
 };
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, Task};
 use halflap::order::Order;
-use halflap::rewrite::{CopyCost, Prices, RewriteKind, TAIL};
+use halflap::rewrite::{CopyCost, Prices, Recipe, RewriteKind, Rewritten, TAIL};
 use halflap::units::{Bandwidth, Bytes, Nanos};
 use halflap::verify::{Demands, OrderEdges, verify};
 use halflap::verify_rewrite::verify_rewrite;
@@ -324,4 +325,102 @@ fn captured_programs_are_never_slower_than_with_order_alone() {
         let members: Vec<_> = changed.recipes.iter().map(|recipe| recipe.members().len()).collect();
         assert!(members.iter().all(|&count| count > 1), "{name}");
     }
+}
+
+/// A gradient is reduced while more is computed, and then a weight is gathered that the next
+/// operation needs. On one communicator the gather waits for the whole gradient, or the gradient
+/// for the gather.
+fn urgent_gather() -> Graph {
+    let data = |buffer: &str| json!({ "buffer": buffer, "kinds": ["data"] });
+    let compute = |name: &str, time: f64, reads: &[&str]| {
+        let deps: Vec<Value> = reads.iter().map(|buffer| data(buffer)).collect();
+        json!({ "name": name, "kind": "compute", "runtime_ns": time,
+            "outputs": [format!("{name}.out")], "deps": deps })
+    };
+    let comm = |name: &str, op: &str, time: f64, read: &str| {
+        json!({ "name": name, "kind": "collective", "runtime_ns": time,
+            "outputs": [format!("{name}.out")], "deps": [data(read)],
+            "collective": { "op": op, "group": "dp", "group_size": 2, "bytes": 1000, "async": true } })
+    };
+    let wait = |name: &str, of: &str| {
+        json!({ "name": name, "kind": "wait", "runtime_ns": 0.0,
+            "outputs": [format!("{name}.out")], "deps": [data(&format!("{of}.out"))] })
+    };
+    let nodes = vec![
+        compute("gradient", 10.0, &[]),
+        comm("reduce", "reduce_scatter", 1000.0, "gradient.out"),
+        compute("shard", 500.0, &["gradient.out"]),
+        comm("gather", "all_gather", 100.0, "shard.out"),
+        wait("gathered", "gather"),
+        compute("next", 400.0, &["gathered.out"]),
+        wait("reduced", "reduce"),
+        compute("update", 50.0, &["next.out", "reduced.out"]),
+    ];
+    let made = nodes.iter().map(|node| {
+        let name = format!("{}.out", node["name"].as_str().unwrap());
+        let reads = |other: &&Value| {
+            other["deps"].as_array().unwrap().iter().any(|dep| dep["buffer"] == json!(name))
+        };
+        let users: Vec<&Value> = nodes.iter().filter(reads).map(|node| &node["name"]).collect();
+        json!({ "name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": false })
+    });
+    let text = json!({ "format": "halflap.graph/1", "groups": { "dp": { "ranks": [0, 1] } },
+        "nodes": nodes, "buffers": made.collect::<Vec<_>>(), "inputs": [] });
+    read_graph(text.to_string().as_bytes()).unwrap()
+}
+
+fn only_groups() -> Asked {
+    let allowed = Allowed { kinds: vec![RewriteKind::Groups], exact_only: false };
+    Asked { allowed, ..Asked::default() }
+}
+
+#[test]
+fn a_second_communicator_is_used_where_an_urgent_gather_would_wait() {
+    let graph = urgent_gather();
+    let found = improved(&graph, &only_groups());
+    // Alone, the gather ends at 610 or 1110 and the gradient at 1610 or 1010.
+    assert_eq!(found.unchanged.step_time, Nanos(1560.0));
+    let changed = found.changed.expect("both travel at the same time");
+    assert_eq!(found.one_communicator, None);
+    assert!(matches!(changed.recipes[..], [Recipe::Groups { .. }]));
+    // From 510 on both share the link: the gather ends at 710, the gradient at 1110.
+    assert!((changed.optimized.step_time.0 - 1160.0).abs() < 1e-6);
+    assert!(!changed.robustness.is_lost());
+    let Rewritten { graph: new, origin } = &changed.rewritten;
+    verify_rewrite(&graph, new, origin).unwrap();
+    let mut text = Vec::new();
+    halflap::export::write_graph(new, &mut text).unwrap();
+    let again = read_graph(&text).unwrap();
+    let machine = Model::default().machine(&again, Costs::default().times(&again).unwrap());
+    let setup = Setup { graph: &again, machine: &machine };
+    let step = Evaluation::of(setup, changed.optimized.order.clone()).step_time();
+    assert_eq!(step, changed.optimized.step_time, "as it is read again");
+}
+
+#[test]
+fn a_second_communicator_must_be_asked_for_and_be_worth_it() {
+    let graph = urgent_gather();
+    let found = improved(&graph, &Asked::default());
+    assert!(found.changed.is_none() && found.one_communicator.is_none());
+    assert!(!Allowed::exact().kinds.contains(&RewriteKind::Groups));
+    // Only gathers: nothing runs beside them.
+    let found = improved(&LATENT.graph(), &only_groups());
+    assert_eq!(found.one_communicator, Some(OneCommunicator::NothingBeside));
+    // A gradient that is as urgent as the gather only loses by sharing.
+    let parts = || urgent_gather().into_parts();
+    let with = |name: &str, time: f64| {
+        let mut parts = parts();
+        let op = parts.ops.ids().find(|&op| parts.ops[op].name == name).unwrap();
+        parts.ops[op].runtime = Some(Nanos(time));
+        Graph::new(parts).unwrap()
+    };
+    let found = improved(&with("shard", 5000.0), &only_groups());
+    assert_eq!(
+        found.one_communicator,
+        Some(OneCommunicator::BoundTooLong { least: Nanos(5560.0) })
+    );
+    let found = improved(&with("gather", 0.0), &only_groups());
+    assert!(found.changed.is_some(), "an empty gather would wait, too");
+    let found = improved(&with("reduce", 0.5), &only_groups());
+    assert!(found.changed.is_none() && found.one_communicator.is_some());
 }

@@ -9,6 +9,7 @@
 mod advice;
 mod carry;
 mod cuts;
+mod groups;
 mod keeps;
 mod plans;
 mod search;
@@ -29,6 +30,7 @@ use crate::workload::Model;
 pub use advice::{LookedUp, looked_up};
 use cuts::Cuts;
 pub use cuts::cuttable_exposure;
+pub use groups::OneCommunicator;
 use keeps::Keeps;
 use plans::{Levels, Plans, SizeLevel};
 use search::{Choices, PlanSearch, TriedPlan};
@@ -44,9 +46,10 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// All that keep every bit.
+    /// All that keep every bit, without those that must be named.
     pub fn exact() -> Allowed {
-        Allowed { kinds: RewriteKind::ALL.to_vec(), exact_only: true }
+        let kinds = RewriteKind::ALL.into_iter().filter(|kind| !kind.is_on_request());
+        Allowed { kinds: kinds.collect(), exact_only: true }
     }
 }
 
@@ -87,6 +90,8 @@ pub struct Improved {
     pub chosen: Vec<RewriteKind>,
     /// Why the program is not changed, if it is not.
     pub kept_because: KeptBecause,
+    /// Why process groups have no second communicator, if they were allowed one.
+    pub one_communicator: Option<OneCommunicator>,
 }
 
 /// Why a program stays as it is.
@@ -129,8 +134,21 @@ pub enum ImproveError {
 /// The minimum gain, as a fraction of the step: less is within the model's own error.
 const LEAST: f64 = 1e-3;
 
-/// Finds recipes and an order.
+/// Finds recipes and an order. Second communicators are judged on top of all others.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
+    if !request.allowed.kinds.contains(&RewriteKind::Groups) {
+        return improve_on_one(request);
+    }
+    let (first, last) =
+        (part_of(request.task, 0.0, 2.0 / 3.0), part_of(request.task, 2.0 / 3.0, 1.0));
+    let task = Task { progress: &first, ..*request.task };
+    let improved = improve_on_one(&Request { task: &task, ..*request })?;
+    let task = Task { progress: &last, ..*request.task };
+    groups::on_two(&Request { task: &task, ..*request }, improved)
+}
+
+/// The same with one communicator for each process group.
+fn improve_on_one(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let task = request.task;
     let unchanged = optimize(&Task { progress: &part_of(task, 0.0, 1.0 / 3.0), ..*task })?;
     let plans = Plans::new(task.graph, request.prices, request.allowed);
@@ -145,7 +163,8 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
         let unknown = plans.has_unknown && is_idle;
         let kept_because =
             if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
-        return Ok(Improved { unchanged, changed: None, chosen: vec![], kept_because });
+        let (changed, chosen, one_communicator) = (None, vec![], None);
+        return Ok(Improved { unchanged, changed, chosen, kept_because, one_communicator });
     }
     let mut search = PlanSearch::new(request, &unchanged.order, unchanged.step_time);
     search.run(&Choices { merges: merges.then_some(&plans), cuts: &cuts, keeps: &keeps });
@@ -159,7 +178,7 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let chosen = best.iter().flat_map(TriedPlan::recipes).map(Recipe::kind).collect();
     let left = best.map(|best| search.leave_out(best)).transpose()?.flatten();
     let changed = left.map(|left| search.decided(left)).transpose()?.flatten();
-    Ok(Improved { unchanged, changed, chosen, kept_because })
+    Ok(Improved { unchanged, changed, chosen, kept_because, one_communicator: None })
 }
 
 /// What merging collectives would gain, by a quick estimate.

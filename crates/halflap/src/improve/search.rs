@@ -439,7 +439,7 @@ fn is_promising(level: SizeLevel, tried: &[(SizeLevel, Option<Nanos>)]) -> bool 
 fn together(recipes: &[Recipe], more: &[Recipe]) -> Vec<Recipe> {
     let all = || recipes.iter().chain(more);
     let taken = |recipe: &Recipe| match recipe {
-        Recipe::Merge { .. } => Vec::new(),
+        Recipe::Merge { .. } | Recipe::Groups { .. } => Vec::new(),
         Recipe::Split { members, .. } => members.clone(),
         Recipe::Keep { members } => members[1..].to_vec(),
     };

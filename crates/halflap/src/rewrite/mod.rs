@@ -7,6 +7,7 @@
 //! module.
 
 mod check;
+mod groups;
 mod keep;
 mod merge;
 mod order;
@@ -16,6 +17,7 @@ mod split;
 
 use crate::origin::{Origin, Part};
 pub use check::{circle, mergeable};
+pub use groups::{Undoubled, divisible};
 pub use keep::{Unkept, repeated};
 pub use price::{CopyCost, Prices, TAIL};
 pub use rows::{Uncut, cuttable};
@@ -51,6 +53,12 @@ pub enum Recipe {
         /// The all-gathers; at least two.
         members: Vec<OpId>,
     },
+    /// Collectives of a process group move to a second communicator of the same ranks, and run
+    /// beside those that stay.
+    Groups {
+        /// The collectives that move; not all of their group.
+        members: Vec<OpId>,
+    },
 }
 
 /// The kinds of recipes.
@@ -62,11 +70,20 @@ pub enum RewriteKind {
     Split,
     /// [`Recipe::Keep`].
     Keep,
+    /// [`Recipe::Groups`].
+    Groups,
 }
 
 impl RewriteKind {
     /// Every kind.
-    pub const ALL: [RewriteKind; 3] = [RewriteKind::Merge, RewriteKind::Split, RewriteKind::Keep];
+    pub const ALL: [RewriteKind; 4] =
+        [RewriteKind::Merge, RewriteKind::Split, RewriteKind::Keep, RewriteKind::Groups];
+
+    /// Whether it is used only where it is named: communicators that run at the same time on the
+    /// same devices can hang, and take memory that no graph knows of.
+    pub fn is_on_request(self) -> bool {
+        self == RewriteKind::Groups
+    }
 
     /// As options and reports call it.
     pub fn name(self) -> &'static str {
@@ -74,6 +91,7 @@ impl RewriteKind {
             RewriteKind::Merge => "merge",
             RewriteKind::Split => "split",
             RewriteKind::Keep => "keep",
+            RewriteKind::Groups => "groups",
         }
     }
 
@@ -90,6 +108,7 @@ impl Recipe {
             Recipe::Merge { .. } => RewriteKind::Merge,
             Recipe::Split { .. } => RewriteKind::Split,
             Recipe::Keep { .. } => RewriteKind::Keep,
+            Recipe::Groups { .. } => RewriteKind::Groups,
         }
     }
 
@@ -98,7 +117,8 @@ impl Recipe {
         match self {
             Recipe::Merge { members }
             | Recipe::Split { members, .. }
-            | Recipe::Keep { members } => members,
+            | Recipe::Keep { members }
+            | Recipe::Groups { members } => members,
         }
     }
 
@@ -151,6 +171,8 @@ pub enum RewriteError {
     HandsOut { member: String, through: String },
     #[error("'{second}' does not repeat '{first}': {}", why.words())]
     NotRepeated { first: String, second: String, why: Unkept },
+    #[error("process group '{group}' gets no second communicator: {}", why.words())]
+    NotDoubled { group: String, why: Undoubled },
     #[error("'{node}' cannot be cut into pieces: {}", why.words())]
     NotCut { node: String, why: Uncut },
     #[error("a split needs operations, and two or more pieces, not {pieces}")]
@@ -177,7 +199,8 @@ pub fn rewrite(
 }
 
 /// Applies recipes, all of them to the graph as it is; the result is not proved yet. What is kept
-/// comes first, then pieces, then merges, because each leaves less to the next.
+/// comes first, then pieces, then merges, because each leaves less to the next. What they give moves
+/// to other communicators last.
 pub fn apply(
     graph: &Graph,
     recipes: &[Recipe],
@@ -193,7 +216,7 @@ pub fn apply(
     let (mut cuts, mut sets) = (Vec::new(), Vec::new());
     for recipe in recipes {
         match recipe {
-            Recipe::Keep { .. } => {}
+            Recipe::Keep { .. } | Recipe::Groups { .. } => {}
             Recipe::Merge { members } => sets.push(members),
             Recipe::Split { members, pieces } => cuts.push((stages.now(members)?, *pieces)),
         }
@@ -207,6 +230,11 @@ pub fn apply(
         let sets = sets.into_iter().map(|members| stages.now(members));
         let sets = sets.collect::<Result<Vec<_>, _>>()?;
         stages.add(merge::merge(stages.graph(), &sets, prices)?);
+    }
+    let moved = of_kind(RewriteKind::Groups).map(|recipe| stages.made_of(recipe.members()));
+    let moved: Vec<Vec<OpId>> = moved.collect();
+    if !moved.is_empty() {
+        stages.add(groups::double(stages.graph(), &moved)?);
     }
     Ok(stages.so_far.unwrap_or_else(unchanged))
 }
@@ -233,6 +261,16 @@ impl Stages<'_> {
             found.filter(is_kept).ok_or_else(twice)
         };
         members.iter().map(new).collect()
+    }
+
+    /// The collectives of the present program that stand for some of the first one.
+    fn made_of(&self, members: &[OpId]) -> Vec<OpId> {
+        let Some(Rewritten { graph, origin }) = &self.so_far else { return members.to_vec() };
+        let is_made_of = |op: &OpId| {
+            let mut of = origin.ops[*op].of.iter();
+            graph.kind(*op).is_collective() && of.all(|old| members.contains(old))
+        };
+        graph.ops().filter(is_made_of).collect()
     }
 
     fn add(&mut self, next: Rewritten) {

@@ -232,7 +232,7 @@ impl<'a> StreamClock<'a> {
     fn share(&mut self, op: OpId, kind: OpKind) {
         let issued = self.now.max(self.host).max(self.peers_ready(op));
         let Some(shared) = &mut self.shared else { return };
-        shared.issue(op, issued, self.now, self.graph.gated_by(op));
+        shared.issue(op, issued, self.now);
         self.place();
         if kind == OpKind::SyncCollective {
             let (start, end) = (self.start[op], self.end[op]);

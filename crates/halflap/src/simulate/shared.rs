@@ -45,6 +45,7 @@ impl Sharing {
 
 /// The collectives of all streams that have not ended.
 pub(super) struct SharedLinks<'a> {
+    graph: &'a Graph,
     machine: &'a Machine,
     links: LinkQueues<'a>,
     /// The ends that nothing changes any more.
@@ -123,10 +124,11 @@ struct LinkQueues<'a> {
 }
 
 impl<'a> SharedLinks<'a> {
-    pub fn new(graph: &Graph, machine: &'a Machine) -> SharedLinks<'a> {
+    pub fn new(graph: &'a Graph, machine: &'a Machine) -> SharedLinks<'a> {
         let streams = &machine.streams;
         let queues = IdVec::filled(LinkQueue::default(), streams.len());
         SharedLinks {
+            graph,
             machine,
             links: LinkQueues { streams, queues, at: Nanos::ZERO, ended: Vec::new() },
             ended: IdVec::filled(None, graph.len()),
@@ -134,12 +136,13 @@ impl<'a> SharedLinks<'a> {
         }
     }
 
-    /// Adds a collective that is issued at `now`; it needs the ends of some others.
-    pub fn issue(&mut self, op: OpId, ready: Nanos, now: Nanos, needs: &[OpId]) {
+    /// Adds a collective that is issued at `now`; `ready` does not count what it needs.
+    pub fn issue(&mut self, op: OpId, ready: Nanos, now: Nanos) {
         self.settle(now, 1.0);
         let Some(stream) = self.machine.streams.of(op) else { return };
         let time = self.machine.times.of(op);
         let latency = self.machine.sharing.as_ref().map(|sharing| sharing.latency(op, time));
+        let needs = self.graph.gated_by(op);
         let known = needs.iter().filter_map(|&need| self.ended[need]);
         let transfer = QueuedTransfer {
             op,

@@ -11,8 +11,10 @@
 //! the same values, and lives until its last user. Or an operation was split into pieces: then
 //! these have its work between them, and if a piece reads only one piece of another result, it
 //! needs no other ([`rows`]). Or it repeats another one, whose result stands in for its own
-//! ([`keep`]). There is nothing else in the new program.
+//! ([`keep`]). Or it is on a second communicator of its process group ([`groups`]). There is
+//! nothing else in the new program.
 
+mod groups;
 mod keep;
 mod pieces;
 mod rows;
@@ -73,6 +75,13 @@ pub enum RewriteViolation {
     NotRows { node: String },
     #[error("'{node}' is left out, and nothing shows that its stand-in has the same results")]
     NotRepeated { node: String },
+    #[error("process group '{group}' of the old program is not in the new one as it was")]
+    GroupChanged { group: String },
+    #[error(
+        "process group '{group}' of the new program is no second communicator of an old one, with \
+         its ranks"
+    )]
+    GroupInvented { group: String },
     #[error("'{node}' may write to '{buffer}', whose content is to stay for others")]
     MayWrite { node: String, buffer: String },
 }
@@ -81,6 +90,10 @@ type Checked = Result<(), RewriteViolation>;
 
 /// Proves that a program computes what another does.
 pub fn verify_rewrite(before: &Graph, after: &Graph, origin: &Origin) -> Checked {
+    if before.groups() != after.groups() {
+        let after = groups::without_seconds(before, after)?;
+        return verify_rewrite(before, &after, origin);
+    }
     if !origin.dropped.is_empty() {
         let without = keep::without_repeats(before, origin)?;
         return verify_rewrite(&without.graph, after, &without.origin);

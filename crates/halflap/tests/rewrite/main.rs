@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;
+mod groups;
 mod keep;
 mod merge;
 mod merge_damage;
