@@ -340,7 +340,8 @@ fn urgent_gather() -> Graph {
     let comm = |name: &str, op: &str, time: f64, read: &str| {
         json!({ "name": name, "kind": "collective", "runtime_ns": time,
             "outputs": [format!("{name}.out")], "deps": [data(read)],
-            "collective": { "op": op, "group": "dp", "group_size": 2, "bytes": 1000, "async": true } })
+            "collective": { "op": op, "group": "dp", "group_size": 2, "bytes": 1000,
+                "async": true } })
     };
     let wait = |name: &str, of: &str| {
         json!({ "name": name, "kind": "wait", "runtime_ns": 0.0,

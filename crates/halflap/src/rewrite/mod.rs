@@ -199,8 +199,8 @@ pub fn rewrite(
 }
 
 /// Applies recipes, all of them to the graph as it is; the result is not proved yet. What is kept
-/// comes first, then pieces, then merges, because each leaves less to the next. What they give moves
-/// to other communicators last.
+/// comes first, then pieces, then merges, because each leaves less to the next. What they give
+/// moves to other communicators last.
 pub fn apply(
     graph: &Graph,
     recipes: &[Recipe],
