@@ -169,7 +169,7 @@ def why_not(result):
 
 def second_communicators(args, folder):
     """What second communicators gain beyond the order, on the corpus."""
-    title = "Second communicators"
+    title = "Captured graphs, second communicators"
     columns = (
         "program",
         "collectives take",
