@@ -9,6 +9,7 @@ mod keeps;
 mod levels;
 mod pipelines;
 mod report;
+mod splits;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,6 @@ use halflap::cost::{Device, Link};
 use halflap::evaluate::Change;
 use halflap::ids::{IdVec, UnitId};
 use halflap::memory::{Budget, Timeline};
-use halflap::rewrite::TAIL;
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
 use halflap_hlo::change::{
@@ -76,12 +76,6 @@ const CAPS: [Bytes; 3] = [Bytes(1 << 25), Bytes(1 << 28), Bytes(i64::MAX / 2)];
 
 /// The same where larger ones make it longer: latency alone.
 const LEAST_CAP: Bytes = Bytes(1 << 20);
-
-/// Into how many pieces a collective and its product are cut.
-const PIECES: [u64; 3] = [4, 2, 8];
-
-/// What of its time a collective must be exposed for to be cut.
-const LEAST_EXPOSED: f64 = 0.1;
 
 /// Changes a module where that makes its step shorter, or as recipes of the command line say.
 pub fn improve<T>(
@@ -368,46 +362,6 @@ impl<T> Maker<'_, T> {
         }
     }
 
-    /// The best set with splits on top, of what is still exposed.
-    fn with_splits(
-        &self,
-        best: Option<Tried<T>>,
-        allowed: &AllowedRecipes,
-        in_order: &[Decided<T>],
-    ) -> Result<Option<Tried<T>>, Failed> {
-        let exposed = match &best {
-            Some(best) => spent(&best.subject, &best.all),
-            None => spent(self.subject, in_order),
-        };
-        let is_exposed = |name: &String| {
-            exposed.get(name).is_some_and(|spent| spent.exposed > spent.time * LEAST_EXPOSED)
-        };
-        let mut with: Option<Tried<T>> = None;
-        for pieces in PIECES {
-            let found = change::find_splits(self.module_after(best.as_ref()), pieces).into_iter();
-            let set: Vec<Recipe> = found
-                .filter(|found| found.is_exact || !allowed.exact_only)
-                .map(|found| self.with_tail(found.recipe))
-                .filter(|recipe| recipe.members().iter().all(is_exposed))
-                .collect();
-            if !set.is_empty() {
-                with = self.shorter(with, self.tried(best.as_ref(), set)?);
-            }
-        }
-        Ok(self.shorter(best, with))
-    }
-
-    /// A split whose products have the tail of the command line.
-    fn with_tail(&self, recipe: Recipe) -> Recipe {
-        let own = self.args.piece_tail.map(|tail| tail.limit(TAIL));
-        match recipe {
-            Recipe::Split { collective, pieces, .. } => {
-                Recipe::Split { collective, pieces, tail: own }
-            }
-            other => other,
-        }
-    }
-
     /// The best set with merges on top: larger ones as long as they make the step shorter.
     fn with_merges(
         &self,
@@ -457,7 +411,7 @@ impl<T> Maker<'_, T> {
             || is_allowed(RecipeKind::Pipeline)
                 && !change::find_pipelines(module, CarriedBuffers::One, &Shift::ALL).is_empty()
             || is_allowed(RecipeKind::Split)
-                && change::find_splits(module, PIECES[1]).iter().any(|of| is_fit(of.is_exact))
+                && splits::found_any(module).iter().any(|of| is_fit(of.is_exact))
             || is_allowed(RecipeKind::Levels)
                 && self.leveled(module).iter().any(|of| is_fit(of.is_exact))
             || is_allowed(RecipeKind::Merge)
@@ -652,17 +606,13 @@ fn still_there(module: &Module, stage: Vec<Recipe>) -> Vec<Recipe> {
         (_, &Recipe::Levels { ranks_per_node, .. }) => {
             names(change::find_levels(module, ranks_per_node))
         }
-        _ => PIECES.iter().flat_map(|&of| names(change::find_splits(module, of))).collect(),
+        _ => return stage.into_iter().filter(|recipe| splits::is_there(module, recipe)).collect(),
     };
     let has_all = |recipe: &Recipe, other: &Recipe| {
         recipe.members().iter().all(|member| other.members().contains(member))
     };
     let is_there = |recipe: &Recipe| match (kind, recipe) {
         (RecipeKind::Keep | RecipeKind::Pipeline, _) => there.iter().any(|of| has_all(recipe, of)),
-        (_, Recipe::Split { collective, pieces, .. }) => {
-            let (collective, pieces) = (collective.clone(), *pieces);
-            there.contains(&Recipe::Split { collective, pieces, tail: None })
-        }
         _ => there.contains(recipe),
     };
     stage.into_iter().filter(is_there).collect()
@@ -679,7 +629,7 @@ fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 7] {
             Recipe::Pipeline { .. } => 3,
             Recipe::Levels { .. } => 4,
             Recipe::Merge { .. } => 5,
-            Recipe::Split { .. } => 6,
+            Recipe::Split { .. } | Recipe::Region { .. } => 6,
         };
         stages[stage].push(recipe);
     }

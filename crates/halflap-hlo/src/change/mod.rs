@@ -5,13 +5,16 @@
 //! elsewhere; that the result computes the same is proved by [`same`](crate::same), which shares no
 //! code with this module.
 
+mod axes;
 mod keep;
 mod later;
 mod levels;
 mod merge;
 mod narrow;
 mod offsets;
+mod piece;
 mod pipeline;
+mod region;
 mod scatter;
 mod split;
 mod zeros;
@@ -30,6 +33,7 @@ use halflap::ids::{Id, IdVec};
 use halflap::units::Bytes;
 
 pub use merge::MergeClass;
+pub use region::RegionCut;
 
 /// A way to change a module, by the names of instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +83,13 @@ pub enum Recipe {
         /// The bytes of a product's result that a piece takes longer by, if not the usual ones.
         tail: Option<Bytes>,
     },
+    /// Collectives and what is computed around them are done in pieces along one axis.
+    Region {
+        /// The collectives; the region grows from the first.
+        members: Vec<String>,
+        /// How it is cut.
+        cut: RegionCut,
+    },
     /// A collective over nodes becomes one within each node and one across nodes.
     Levels {
         /// The collective.
@@ -124,7 +135,7 @@ pub enum RecipeKind {
     Pipeline,
     /// [`Recipe::Keep`].
     Keep,
-    /// [`Recipe::Split`].
+    /// [`Recipe::Split`] and [`Recipe::Region`].
     Split,
     /// [`Recipe::Levels`].
     Levels,
@@ -170,7 +181,7 @@ impl Recipe {
             Recipe::Narrow { .. } => RecipeKind::Narrow,
             Recipe::Pipeline { .. } => RecipeKind::Pipeline,
             Recipe::Keep { .. } => RecipeKind::Keep,
-            Recipe::Split { .. } => RecipeKind::Split,
+            Recipe::Split { .. } | Recipe::Region { .. } => RecipeKind::Split,
             Recipe::Levels { .. } => RecipeKind::Levels,
         }
     }
@@ -185,7 +196,8 @@ impl Recipe {
             | Recipe::Levels { collective: member, .. } => std::slice::from_ref(member),
             Recipe::Merge { members }
             | Recipe::Pipeline { members, .. }
-            | Recipe::Keep { members } => members,
+            | Recipe::Keep { members }
+            | Recipe::Region { members, .. } => members,
         }
     }
 }
@@ -251,6 +263,8 @@ pub enum Refusal {
     NoProduct,
     #[error("and its product have no dimension that can be cut into so many pieces")]
     NoPieces,
+    #[error("and the others named with it are not in one region that can be cut")]
+    NotReached,
     #[error("has groups that are not spread evenly over two or more ranks of several nodes")]
     Nodes,
     #[error("has no dimension that ranks can divide evenly")]
@@ -414,6 +428,12 @@ impl<'m> RecipeSubject<'m> {
         }
     }
 
+    /// Whether the pieces of a collective have the bits of the whole. An element of a scattered sum
+    /// stays with its rank; which rank begins to sum one of an all-reduce may depend on its place.
+    fn cuts_exactly(&self, instr: InstrId) -> bool {
+        self.opcode(instr) != Opcode::AllReduce || self.is_order_free(instr)
+    }
+
     /// Whether a reduction gives the same bits in any order.
     fn is_order_free(&self, instr: InstrId) -> bool {
         let module = self.module;
@@ -535,6 +555,39 @@ pub fn find_splits(module: &Module, pieces: u64) -> Vec<Found> {
     })
 }
 
+/// Those collectives whose pieces together have the bits of the whole.
+pub fn exact_in_pieces(module: &Module, mut collectives: Vec<String>) -> Vec<String> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    collectives.retain(|name| named.get(name.as_str()).is_some_and(|&of| subject.cuts_exactly(of)));
+    collectives
+}
+
+/// Regions around these collectives that can be cut into pieces, each over as many of them as it
+/// reaches, in text order.
+pub fn find_regions(module: &Module, collectives: &[String], cut: RegionCut) -> Vec<Found> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    let name = |instr: &InstrId| module.instruction_name(*instr).to_owned();
+    let mut all: Vec<InstrId> =
+        collectives.iter().filter_map(|name| named.get(name.as_str()).copied()).collect();
+    all.sort_unstable();
+    let mut found = Vec::new();
+    // The draft is discarded: it only shows which recipes are compatible.
+    let mut draft = Draft::new(module);
+    for (at, &first) in all.iter().enumerate() {
+        if !draft.is_untouched(first) {
+            continue;
+        }
+        let Ok(plan) = region::plan(&subject, &draft, &all[at..], cut) else { continue };
+        let is_exact = plan.collectives().iter().all(|&of| subject.cuts_exactly(of));
+        let members = plan.collectives().iter().map(name).collect();
+        plan.write(&mut draft);
+        found.push(Found { recipe: Recipe::Region { members, cut }, is_exact });
+    }
+    found
+}
+
 /// The collectives that can be done on two levels, with so many ranks on each node.
 pub fn find_levels(module: &Module, ranks_per_node: u32) -> Vec<Found> {
     find_each(module, |subject, instr, draft| {
@@ -603,6 +656,12 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
                     .and_then(|plan| plan.with_tail(*tail).write(&mut draft))
                     .map_err(refused)?
             }
+            (Recipe::Region { cut, .. }, members) => region::plan(&subject, &draft, members, *cut)
+                .and_then(|plan| match plan.collectives().len() == members.len() {
+                    true => Ok(plan.write(&mut draft)),
+                    false => Err(Refusal::NotReached),
+                })
+                .map_err(refused)?,
             (Recipe::Levels { ranks_per_node, .. }, &[member]) => {
                 levels::plan(&subject, member, *ranks_per_node)
                     .and_then(|plan| plan.write(&mut draft))

@@ -1,10 +1,10 @@
 //! A collective and the product of matrices that feeds or reads it, in pieces: while one piece
 //! travels, the next is computed.
 
+use super::piece::{PieceMark, piece_attributes};
 use super::{RecipeSubject, Refusal};
 use crate::draft::{Draft, array_text};
 use crate::ids::InstrId;
-use crate::work::PIECES;
 use crate::{Array, Module, Opcode, Operand};
 use halflap::units::Bytes;
 
@@ -183,21 +183,9 @@ impl SplitPlan<'_, '_> {
                 false => draft.operand(operand),
             })
             .collect();
-        let mut text = format!("dot({})", operands.join(", "));
-        let tail = self.tail.map_or(String::new(), |tail| format!(",{}", tail.0));
-        let mark = format!("{PIECES}=\"{}{tail}\"", self.pieces);
-        let mut marked = format!("{{{mark}}}");
-        for (key, value) in module.attributes(self.dot) {
-            match key {
-                "sharding" => {}
-                "frontend_attributes" => {
-                    let inside = value.trim().trim_start_matches('{').trim_end_matches('}');
-                    marked = format!("{{{inside},{mark}}}");
-                }
-                _ => text.push_str(&format!(", {key}={value}")),
-            }
-        }
-        text.push_str(&format!(", frontend_attributes={marked}"));
+        let mark = self.mark(0, self.cut.result_dim);
+        let attributes = piece_attributes(module, draft, self.dot, mark);
+        let text = format!("dot({}){attributes}", operands.join(", "));
         let shape = self.shape_of(self.dot, Some(self.cut.result_dim));
         draft.add(
             self.place(),
@@ -209,23 +197,19 @@ impl SplitPlan<'_, '_> {
     /// A piece of the collective.
     fn communicate(&self, draft: &mut Draft<'_>, of: &str, piece: u64) -> String {
         let module = self.subject.module;
-        let mut text = format!("{}({of})", module.opcode_name(self.collective));
-        for (key, value) in module.attributes(self.collective) {
-            match key {
-                "sharding" => {}
-                "channel_id" if piece > 0 => {
-                    text.push_str(&format!(", channel_id={}", draft.fresh_channel()));
-                }
-                _ => text.push_str(&format!(", {key}={value}")),
-            }
-        }
         let dim = if self.gathers() { self.cut.dim } else { self.cut.result_dim };
+        let attributes = piece_attributes(module, draft, self.collective, self.mark(piece, dim));
+        let text = format!("{}({of}){attributes}", module.opcode_name(self.collective));
         let shape = self.shape_of(self.collective, Some(dim));
         draft.add(
             self.place(),
             &format!("{}.p", module.instruction_name(self.collective)),
             (&shape, &text),
         )
+    }
+
+    fn mark(&self, piece: u64, dim: usize) -> PieceMark {
+        PieceMark { piece, pieces: self.pieces, tail: self.tail, dim }
     }
 
     fn shape_of(&self, instr: InstrId, cut: Option<usize>) -> String {

@@ -10,6 +10,7 @@ mod levels;
 mod loops;
 mod nodes;
 mod numbers;
+mod parts;
 mod read;
 mod slices;
 mod state;

@@ -4,7 +4,10 @@
 //! - a reduce-scatter is a slice of an all-reduce (another order of sums),
 //! - an elementwise operation on slices is a slice of the operation on the whole,
 //! - a convert after data movement is the same movement after the convert,
-//! - a product of matrices of a slice of rows or columns is a slice of the product of the whole,
+//! - a product of matrices of a slice of rows or columns is a slice of the product of the whole, and
+//!   so is one of slices of a dimension that it goes through in step,
+//! - movement, broadcasts and sums along other dimensions than that of a slice give a slice of what
+//!   they give of the whole (`parts`),
 //! - a collective on the same slice of every member's value is a slice of that on the whole values,
 //! - slices of a value that are put together in their sequence are that value (these in `slices`),
 //! - gathers one after the other are one gather in the sequence that both give, and sums of sums
@@ -27,6 +30,7 @@ use std::rc::Rc;
 use halflap::ids::IdVec;
 
 use super::levels::BlockOrder;
+use super::parts::dims_of;
 use super::slices::ValueSlice;
 use crate::lex::numbers_in;
 use crate::{Devices, ElementType, Opcode, Shape};
@@ -210,6 +214,9 @@ impl Nodes {
         if let Some(known) = self.of_slices(&what, &form, &inputs) {
             return known;
         }
+        if let Some(known) = self.of_parts(&what, &form, &inputs) {
+            return known;
+        }
         if opcode.is_elementwise()
             && opcode != Opcode::Map
             && let Some(lifted) = self.lifted(&what, &form, &inputs)
@@ -357,23 +364,17 @@ impl Nodes {
             let full = match shard(&node).filter(is_same) {
                 Some((_, _, of)) if self.node(of).form.dims() == Some(&whole) => of,
                 Some(_) => return None,
-                None if self.is_spread(&node) => {
-                    self.plain(node.what, node.form.with_dims(&whole), node.inputs)
+                None if is_spread(&node.what, dim) => {
+                    self.op(node.what, node.form.with_dims(&whole), node.inputs)
                 }
+                // A number for all elements.
+                None if node.form.dims().is_some_and(<[u64]>::is_empty) => input,
                 None => return None,
             };
             lifted.push(full);
         }
         let full = self.op(what.clone(), form.with_dims(&whole), lifted);
         Some(self.shard(ValueSlice { dim, starts, whole: full }, form.clone()))
-    }
-
-    /// The same number in every element.
-    fn is_spread(&self, node: &Node) -> bool {
-        let of_scalar =
-            |&input: &NodeId| self.node(input).form.dims().is_some_and(<[u64]>::is_empty);
-        matches!(node.what, NodeOp::Op { opcode: Opcode::Broadcast, .. })
-            && node.inputs.iter().all(of_scalar)
     }
 
     /// A sum over slices that is summed over their ranks, as the sum of the whole.
@@ -466,6 +467,12 @@ impl Nodes {
         let is_whole = name.starts_with(['s', 'u']) || name == "pred";
         is_known && (is_whole || members.groups.iter().all(|group| group.len() <= 2))
     }
+}
+
+/// Whether the elements along a dimension are all the same.
+fn is_spread(what: &NodeOp, dim: usize) -> bool {
+    matches!(what, NodeOp::Op { opcode: Opcode::Broadcast, .. })
+        && !dims_of(what, "dimensions").contains(&dim)
 }
 
 /// The same sets, each and all ascending.

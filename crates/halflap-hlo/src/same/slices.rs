@@ -107,6 +107,7 @@ impl Nodes {
                 .map(|(summed, batch)| [numbers(summed), numbers(batch)].concat());
                 let batch = numbers("lhs_batch_dims").len();
                 self.product(what, form, Operands { of: [lhs, rhs], taken, batch })
+                    .or_else(|| self.in_step(what, form, [lhs, rhs]))
             }
             _ => None,
         }
@@ -176,13 +177,23 @@ impl Nodes {
     ) -> Option<NodeId> {
         let NodeOp::Collective { opcode, members, dimensions, .. } = what else { return None };
         let is_moved = match opcode {
-            Opcode::AllGather => true,
+            // Each element of a scattered sum stays with its rank, and so is summed as before.
+            Opcode::AllGather
+            | Opcode::AllToAll
+            | Opcode::ReduceScatter
+            | Opcode::CollectivePermute => true,
             // Which rank adds up an element first may depend on its place.
             Opcode::AllReduce => self.any_sum_order || self.is_order_free(what, input),
             _ => false,
         };
+        let is_listed = !members.groups.is_empty();
         let is_free = |slice: &ValueSlice| {
-            !dimensions.contains(&(slice.dim as i64)) && slice.is_common(&members.groups)
+            let is_common = match is_listed {
+                true => slice.is_common(&members.groups),
+                // Messages go from device to device.
+                false => slice.starts.iter().all(|start| *start == slice.starts[0]),
+            };
+            !dimensions.contains(&(slice.dim as i64)) && is_common
         };
         let slice = self.without(input, &is_free).filter(|_| is_moved)?;
         let mut dims = form.dims()?.to_vec();
