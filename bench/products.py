@@ -67,7 +67,10 @@ def main():
             path.write_text(module(width, inner))
             alone = schedule(args.halflap, path)
             split = schedule(args.halflap, path, "--rewrite", "split")
-        pieces = len(split["recipes"][0]["into"].split(",")) if split["recipes"] else 1
+        pieces = 1
+        if split["recipes"]:
+            first = split["recipes"][0]
+            pieces = len(first["into"].split(",")) // len(first["members"])
         before, after = alone["step_time"], split["step_time"]
         rows.append(
             [

@@ -258,6 +258,7 @@ PROGRAMS = {
     "pipeline": (pipeline(), "pipeline"),
     "split": (parallel("split", 2, 512, (256, 128)), "split"),
     "tensor-parallel": (parallel("tensor_parallel", 4, 256, (256, 512)), "split"),
+    "longer layers": (parallel("longer_layers", 4, 1024, (512, 1024)), "split"),
 }
 
 
@@ -289,7 +290,8 @@ class Program:
         found = self.scheduled("new", "--rewrite", self.rewrite, *tail)
         self.what = f"{len(found['recipes'])} {self.rewrite}"
         if self.rewrite == "split" and found["recipes"]:
-            pieces = found["recipes"][0]["into"].count(",") + 1
+            first = found["recipes"][0]
+            pieces = (first["into"].count(",") + 1) // len(first["members"])
             self.what = f"{len(found['recipes'])} into {pieces} pieces"
 
     def scheduled(self, which, *more):

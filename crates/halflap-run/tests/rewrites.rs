@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use common::Random;
 use halflap::import::unzip;
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind, Shift};
+use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind, RegionCut, Shift};
 use halflap_hlo::{Module, Sameness, same};
 use halflap_run::evaluate::Evaluator;
 use halflap_run::tensor::{DType, Tensor};
@@ -559,6 +559,12 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
         _ => vec![],
     };
     let (changed, _) = change::apply(&changed, &levels).unwrap();
+    // In the other half: what is in a region is not split by itself.
+    let regions = match module.len() % 2 == 1 {
+        true => fit(regions_of(&changed, exact_only)),
+        false => vec![],
+    };
+    let (changed, _) = change::apply(&changed, &regions).unwrap();
     let splits = fit(change::find_splits(&changed, if exact_only { 2 } else { 4 }));
     let (changed, _) = change::apply(&changed, &splits).unwrap();
     let classes = change::merge_classes(&changed);
@@ -570,8 +576,21 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let (changed, _) = change::apply(&changed, &merges).unwrap();
     let how = same(module, &changed)
         .unwrap_or_else(|different| panic!("{different}\n{}\n\n{}", module.text(), changed.text()));
-    let recipes = [first, shards, keeps, pipelines, levels, splits, merges].concat();
+    let recipes = [first, shards, keeps, pipelines, levels, regions, splits, merges].concat();
     (recipes, changed, how)
+}
+
+/// Regions around all collectives that may be cut.
+fn regions_of(module: &Module, exact_only: bool) -> Vec<change::Found> {
+    let instructions = module.computations().flat_map(|of| module.instructions(of));
+    let is_sent = |instr: &_| module.instruction(*instr).opcode.collective_kind().is_some();
+    let names = instructions.filter(is_sent).map(|instr| module.instruction_name(instr).to_owned());
+    let names: Vec<String> = match exact_only {
+        true => change::exact_in_pieces(module, names.collect()),
+        false => names.collect(),
+    };
+    let cut = RegionCut { pieces: 2, reach: module.len() as u32 % 3, tail: None };
+    change::find_regions(module, &names, cut)
 }
 
 #[test]
@@ -579,6 +598,7 @@ fn random_modules_compute_the_same() {
     let count = std::env::var("HALFLAP_REWRITES").ok().and_then(|text| text.parse().ok());
     let count: u32 = count.unwrap_or(60);
     let mut applied = [0; RecipeKind::ALL.len()];
+    let mut regions = 0;
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rewritten");
     fs::create_dir_all(&folder).unwrap();
     let leave = |seed: u32, what: &str, module: &Module| {
@@ -595,6 +615,7 @@ fn random_modules_compute_the_same() {
             leave(seed, if exact_only { "exact" } else { "all" }, &changed);
             assert!(!exact_only || how == Sameness::Exact, "seed {seed}: {recipes:?}");
             for recipe in &recipes {
+                regions += usize::from(matches!(recipe, Recipe::Region { .. }));
                 let at = RecipeKind::ALL.iter().position(|kind| *kind == recipe.kind());
                 applied[at.unwrap()] += 1;
             }
@@ -603,10 +624,11 @@ fn random_modules_compute_the_same() {
         }
     }
     let enough = applied.iter().all(|&number| number >= count as usize / 3);
-    assert!(enough, "too few of a kind were applied: {applied:?}");
+    let is_enough = enough && regions >= count as usize / 3;
+    assert!(is_enough, "too few of a kind were applied: {applied:?}, {regions} regions");
     println!(
         "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline, keep, \
-         split, two-levels)"
+         split, two-levels), {regions} of the splits regions"
     );
 }
 

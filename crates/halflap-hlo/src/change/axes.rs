@@ -28,8 +28,10 @@ pub(super) fn needed(
         .map(|operand| module.operand_shape(operand).array().and_then(fixed))
         .collect::<Option<_>>()?;
     let needed = along(module, instr, dim, &operands)?;
+    // Of a single row it cannot be told which dimension it was of before a reshape.
+    let least = if module.instruction(instr).opcode == Opcode::Reshape { 2 } else { 1 };
     let is_even = |extent: Option<&u64>| {
-        extent.is_some_and(|&extent| extent >= pieces && extent.is_multiple_of(pieces))
+        extent.is_some_and(|&extent| extent >= least * pieces && extent.is_multiple_of(pieces))
     };
     let is_cut = |(part, array): (&NeededPart, &&Array)| match part {
         Whole => true,

@@ -579,7 +579,7 @@ pub fn find_regions(module: &Module, collectives: &[String], cut: RegionCut) -> 
         if !draft.is_untouched(first) {
             continue;
         }
-        let Ok(plan) = region::plan(&subject, &draft, &all[at..], cut) else { continue };
+        let Ok(plan) = region::reached(&subject, &draft, &all[at..], cut) else { continue };
         let is_exact = plan.collectives().iter().all(|&of| subject.cuts_exactly(of));
         let members = plan.collectives().iter().map(name).collect();
         plan.write(&mut draft);

@@ -2,6 +2,7 @@
 
 use crate::draft::Draft;
 use crate::ids::InstrId;
+use crate::lex::numbers_in;
 use crate::work::PIECES;
 use crate::{Module, Opcode};
 use halflap::units::Bytes;
@@ -28,16 +29,13 @@ pub(super) fn piece_attributes(
 ) -> String {
     let opcode = module.instruction(instr).opcode;
     let is_product = opcode == Opcode::Dot;
-    let tail = mark.tail.map_or(String::new(), |tail| format!(",{}", tail.0));
-    let pieces = format!("{PIECES}=\"{}{tail}\"", mark.pieces);
-    let mut marked = format!("{{{pieces}}}");
+    let mut marked = piece_mark(mark, "");
     let mut text = String::new();
     for (key, value) in module.attributes(instr) {
         match key {
             "sharding" => {}
             "frontend_attributes" if is_product => {
-                let inside = value.trim().trim_start_matches('{').trim_end_matches('}');
-                marked = format!("{{{inside},{pieces}}}");
+                marked = piece_mark(mark, value.trim().trim_matches(['{', '}']));
             }
             "channel_id" if mark.piece > 0 => {
                 text.push_str(&format!(", channel_id={}", draft.fresh_channel()));
@@ -49,9 +47,23 @@ pub(super) fn piece_attributes(
         }
     }
     if is_product {
-        text.push_str(&format!(", frontend_attributes={marked}"));
+        text.push_str(&format!(", frontend_attributes={{{marked}}}"));
     }
     text
+}
+
+/// What a piece of a product says of itself, beside what the product said. A piece of a piece is one
+/// of more.
+fn piece_mark(mark: PieceMark, before: &str) -> String {
+    let (others, known) = before.split_once(PIECES).unwrap_or((before, ""));
+    let mut quoted = known.splitn(3, '"').skip(1);
+    let given = numbers_in(quoted.next().unwrap_or("")).first().copied().unwrap_or(1);
+    let pieces = mark.pieces.saturating_mul(u64::try_from(given).unwrap_or(1));
+    let tail = mark.tail.map_or(String::new(), |tail| format!(",{}", tail.0));
+    let own = format!("{PIECES}=\"{pieces}{tail}\"");
+    let others = [others, quoted.next().unwrap_or("")].map(|part| part.trim_matches([',', ' ']));
+    let all = others.into_iter().filter(|part| !part.is_empty()).chain([own.as_str()]);
+    all.collect::<Vec<_>>().join(",")
 }
 
 /// What a slice takes of each dimension of a piece: all of the one that is cut.

@@ -56,6 +56,25 @@ pub(super) fn plan<'s, 'm>(
     Ok(RegionPlan { subject, cut, dims: dims.ok_or(Refusal::NoPieces)? })
 }
 
+/// The same over those that it reaches, and as if the others were not named: a region ends at
+/// collectives that are not in it.
+pub(super) fn reached<'s, 'm>(
+    subject: &'s RecipeSubject<'m>,
+    draft: &Draft<'_>,
+    collectives: &[InstrId],
+    cut: RegionCut,
+) -> Result<RegionPlan<'s, 'm>, Refusal> {
+    let mut named = collectives.to_vec();
+    loop {
+        let plan = plan(subject, draft, &named, cut)?;
+        let reached = plan.collectives();
+        if reached == named {
+            return Ok(plan);
+        }
+        named = reached;
+    }
+}
+
 /// What a region grows in.
 struct GrowingRegion<'a, 'm> {
     subject: &'a RecipeSubject<'m>,
@@ -98,17 +117,24 @@ impl GrowingRegion<'_, '_> {
         // A sum with what others send ends the region, or it would go on along a residual stream
         // through all layers.
         let reads_other = subject.module.operands(instr).iter().any(|of| is_other(of.of));
-        let parts = needed(subject.module, instr, dim, self.cut.pieces);
-        // The same for every piece, and small: written again where it is needed.
-        let is_spread = subject.opcode(instr) == Opcode::Broadcast
-            && parts.as_deref() == Some(&[NeededPart::Whole]);
         !is_other(instr)
             && !reads_other
-            && !is_spread
-            && parts.is_some()
+            && self.differs(instr, dim)
             && subject.changeable(instr).is_ok()
             && subject.array(instr).is_ok()
             && self.draft.is_untouched(instr)
+    }
+
+    /// Whether an instruction can be cut, and its pieces differ: those of a broadcast along the
+    /// dimension do not, nor what is computed of such broadcasts alone.
+    fn differs(&self, instr: InstrId, dim: usize) -> bool {
+        let (module, pieces) = (self.subject.module, self.cut.pieces);
+        let Some(parts) = needed(module, instr, dim, pieces) else { return false };
+        let is_spread = |(operand, part): (&Operand, &NeededPart)| match part {
+            NeededPart::Whole => true,
+            NeededPart::Piece(dim) => is_spread(self.subject, operand.of, *dim, pieces),
+        };
+        !module.operands(instr).iter().zip(&parts).all(is_spread)
     }
 
     /// What gives the pieces that a member reads.
@@ -186,6 +212,12 @@ impl RegionPlan<'_, '_> {
     }
 }
 
+/// Whether all elements of a broadcast along a dimension are the same.
+fn is_spread(subject: &RecipeSubject<'_>, instr: InstrId, dim: usize, pieces: u64) -> bool {
+    subject.opcode(instr) == Opcode::Broadcast
+        && needed(subject.module, instr, dim, pieces).as_deref() == Some(&[NeededPart::Whole])
+}
+
 /// Writes the pieces of a region.
 struct RegionWriter<'w, 'd, 's, 'm> {
     plan: &'w RegionPlan<'s, 'm>,
@@ -259,8 +291,7 @@ impl RegionWriter<'_, '_, '_, '_> {
     fn spread_again(&mut self, at: InstrId, operand: &Operand, dim: usize) -> Option<Vec<String>> {
         let (module, pieces) = (self.plan.subject.module, self.plan.cut.pieces);
         let of = operand.of;
-        let is_spread = module.instruction(of).opcode == Opcode::Broadcast
-            && needed(module, of, dim, pieces)? == [NeededPart::Whole];
+        let is_spread = is_spread(self.plan.subject, of, dim, pieces);
         let array = module.instruction(of).shape.array().filter(|_| is_spread)?;
         let mark = PieceMark { piece: 0, pieces, tail: None, dim };
         let attributes = piece_attributes(module, self.draft, of, mark);

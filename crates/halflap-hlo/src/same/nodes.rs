@@ -351,30 +351,50 @@ impl Nodes {
 
     /// An operation on slices, as a slice of the operation on the whole.
     fn lifted(&mut self, what: &NodeOp, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
-        let shard = |node: &Node| match &node.what {
-            NodeOp::Shard { dim, starts } => Some((*dim, starts.clone(), node.inputs[0])),
-            _ => None,
-        };
-        let (dim, starts, of) = inputs.iter().find_map(|&input| shard(self.node(input)))?;
-        let whole = self.node(of).form.dims()?.to_vec();
-        let mut lifted = Vec::with_capacity(inputs.len());
-        for &input in inputs {
-            let node = self.node(input).clone();
-            let is_same = |(d, s, _): &(usize, Rc<Vec<u64>>, NodeId)| *d == dim && *s == starts;
-            let full = match shard(&node).filter(is_same) {
-                Some((_, _, of)) if self.node(of).form.dims() == Some(&whole) => of,
-                Some(_) => return None,
-                None if is_spread(&node.what, dim) => {
-                    self.op(node.what, node.form.with_dims(&whole), node.inputs)
-                }
-                // A number for all elements.
-                None if node.form.dims().is_some_and(<[u64]>::is_empty) => input,
-                None => return None,
-            };
-            lifted.push(full);
+        let mut slices = inputs.iter().flat_map(|&input| self.slices(input)).collect::<Vec<_>>();
+        slices.dedup_by(|a, b| (a.dim, &a.starts) == (b.dim, &b.starts));
+        for ValueSlice { dim, starts, whole: of } in slices {
+            let mut whole = form.dims()?.to_vec();
+            *whole.get_mut(dim)? = *self.node(of).form.dims()?.get(dim)?;
+            let cut = ValueSlice { dim, starts, whole: of };
+            let all = inputs.iter().map(|&input| self.before_cut(input, &cut, &whole));
+            let Some(all) = all.collect::<Option<Vec<_>>>() else { continue };
+            let full = self.op(what.clone(), form.with_dims(&whole), all);
+            return Some(self.shard(ValueSlice { whole: full, ..cut }, form.clone()));
         }
-        let full = self.op(what.clone(), form.with_dims(&whole), lifted);
-        Some(self.shard(ValueSlice { dim, starts, whole: full }, form.clone()))
+        None
+    }
+
+    /// An operand of which this slice was taken, given the extents of the whole.
+    fn before_cut(&mut self, input: NodeId, cut: &ValueSlice, whole: &[u64]) -> Option<NodeId> {
+        let is_same = |slice: &ValueSlice| slice.dim == cut.dim && slice.starts == cut.starts;
+        if let Some(slice) = self.without(input, &is_same) {
+            return (self.node(slice.whole).form.dims() == Some(whole)).then_some(slice.whole);
+        }
+        if let Some(longer) = self.longer_slice(input, cut, whole) {
+            return Some(longer);
+        }
+        self.spread_over(input, cut.dim, whole)
+    }
+
+    /// A value whose elements along a dimension are all the same, with other extents.
+    fn spread_over(&mut self, id: NodeId, dim: usize, whole: &[u64]) -> Option<NodeId> {
+        let node = self.node(id).clone();
+        if node.form.dims()?.is_empty() {
+            // A number for all elements.
+            return Some(id);
+        }
+        if let NodeOp::Shard { dim: other, starts } = &node.what {
+            let &[of] = &node.inputs[..] else { return None };
+            let mut extents = whole.to_vec();
+            *extents.get_mut(*other)? = *self.node(of).form.dims()?.get(*other)?;
+            let of = self.spread_over(of, dim, &extents).filter(|_| *other != dim)?;
+            let slice = ValueSlice { dim: *other, starts: starts.clone(), whole: of };
+            return Some(self.shard(slice, node.form.with_dims(whole)));
+        }
+        let is_spread = matches!(node.what, NodeOp::Op { opcode: Opcode::Broadcast, .. })
+            && !dims_of(&node.what, "dimensions").contains(&dim);
+        is_spread.then(|| self.op(node.what, node.form.with_dims(whole), node.inputs))
     }
 
     /// A sum over slices that is summed over their ranks, as the sum of the whole.
@@ -467,12 +487,6 @@ impl Nodes {
         let is_whole = name.starts_with(['s', 'u']) || name == "pred";
         is_known && (is_whole || members.groups.iter().all(|group| group.len() <= 2))
     }
-}
-
-/// Whether the elements along a dimension are all the same.
-fn is_spread(what: &NodeOp, dim: usize) -> bool {
-    matches!(what, NodeOp::Op { opcode: Opcode::Broadcast, .. })
-        && !dims_of(what, "dimensions").contains(&dim)
 }
 
 /// The same sets, each and all ascending.

@@ -71,9 +71,10 @@ impl Nodes {
     }
 
     /// A reshape of a slice, if the slice is a range of elements of a dimension afterwards: one with
-    /// as many elements before it.
+    /// as many elements before it. A single row that is taken out of a stack stays one.
     fn reshaped_slice(&mut self, form: &Form, input: NodeId) -> Option<LiftedWhole> {
-        let slice = self.without(input, &|_| true)?;
+        let extents = self.node(input).form.dims()?.to_vec();
+        let slice = self.without(input, &|slice: &ValueSlice| extents[slice.dim] > 1)?;
         let (before, whole) =
             (self.node(input).form.dims()?, self.node(slice.whole).form.dims()?.to_vec());
         let after = form.dims()?;

@@ -35,6 +35,11 @@ impl Nodes {
         }
     }
 
+    /// The slices that a value is a slice of, the last first.
+    pub(super) fn slices(&self, id: NodeId) -> Vec<ValueSlice> {
+        std::iter::successors(self.slice(id), |slice| self.slice(slice.whole)).collect()
+    }
+
     /// Of slices of slices, the last that is wanted, and the value with the others alone.
     pub(super) fn without(
         &mut self,
@@ -51,6 +56,27 @@ impl Nodes {
         let form = self.node(id).form.with_dims(&dims);
         let whole = self.shard(ValueSlice { whole: inner.whole, ..slice }, form);
         Some(ValueSlice { whole, ..inner })
+    }
+
+    /// A longer slice along the same dimension, of which this slice was taken: slices of a dimension
+    /// that follow each other are one, from which it cannot be seen where the first began.
+    pub(super) fn longer_slice(
+        &mut self,
+        input: NodeId,
+        cut: &ValueSlice,
+        whole: &[u64],
+    ) -> Option<NodeId> {
+        let slice = self.without(input, &|slice: &ValueSlice| slice.dim == cut.dim)?;
+        let (extents, part) = (self.node(slice.whole).form.dims()?, self.node(input).form.dims()?);
+        let is_other = |dim: usize| dim == cut.dim || part.get(dim) == whole.get(dim);
+        let room = extents.get(cut.dim)?.checked_sub(*whole.get(cut.dim)?)?;
+        if part.len() != whole.len() || !(0..part.len()).all(is_other) {
+            return None;
+        }
+        let begin = |(start, cut): (&u64, &u64)| start.checked_sub(*cut).filter(|at| *at <= room);
+        let starts = slice.starts.iter().zip(&*cut.starts).map(begin).collect::<Option<_>>()?;
+        let form = self.node(input).form.with_dims(whole);
+        Some(self.shard(ValueSlice { starts: Rc::new(starts), ..slice }, form))
     }
 
     /// A slice in normal form: of slices of slices, that of the first dimension is the last.
@@ -127,22 +153,29 @@ impl Nodes {
         Some(self.shard(ValueSlice { dim, starts, whole: input }, form.clone()))
     }
 
-    /// Slices of a value in their sequence, with nothing left out.
+    /// Slices of a value in their sequence: the value, or a longer slice of it.
     fn put_together(&mut self, form: &Form, inputs: &[NodeId], dims: &[i64]) -> Option<NodeId> {
         let &[dim] = dims else { return None };
         let is_along = |slice: &ValueSlice| slice.dim as i64 == dim;
-        let (mut whole, mut next) = (None, 0);
+        let first = self.without(*inputs.first()?, &is_along)?;
+        let mut length = 0;
         for &input in inputs {
             let slice = self.without(input, &is_along)?;
-            let is_next = slice.starts.iter().all(|&start| start == next);
-            if *whole.get_or_insert(slice.whole) != slice.whole || !is_next {
+            let mut starts = slice.starts.iter().zip(&*first.starts);
+            let is_next = starts.all(|(&start, &begin)| start == begin + length);
+            if slice.whole != first.whole || !is_next {
                 return None;
             }
-            next += self.node(input).form.dims()?[slice.dim];
+            length += self.node(input).form.dims()?[slice.dim];
         }
-        let is_all =
-            |form: &Form| form.dims()?.get(usize::try_from(dim).ok()?).map(|&all| all == next);
-        whole.filter(|&whole| self.node(whole).form == *form && is_all(form) == Some(true))
+        let whole = self.node(first.whole).form.clone();
+        let mut part = whole.dims()?.to_vec();
+        let is_all = *part.get(first.dim)? == length && first.starts.iter().all(|&at| at == 0);
+        part[first.dim] = length;
+        if whole.with_dims(&part) != *form {
+            return None;
+        }
+        Some(if is_all { first.whole } else { self.shard(first, form.clone()) })
     }
 
     /// A product of a slice of rows or columns.
