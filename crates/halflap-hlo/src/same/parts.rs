@@ -29,15 +29,13 @@ impl Nodes {
         let NodeOp::Op { opcode, .. } = what else { return None };
         let dims = dims_of(what, "dimensions");
         let lifted = match (opcode, inputs) {
-            (Opcode::Broadcast, &[input]) => {
-                self.from_one(input, &[], |dim| dims.get(dim).copied())
-            }
+            (Opcode::Broadcast, &[input]) => self.of_one(input, &[], |dim| dims.get(dim).copied()),
             (Opcode::Transpose, &[input]) => {
-                self.from_one(input, &[], |dim| dims.iter().position(|&of| of == dim))
+                self.of_one(input, &[], |dim| dims.iter().position(|&of| of == dim))
             }
             (Opcode::Reduce, &[input, init]) => {
                 let place = |dim: usize| Some(dim - dims.iter().filter(|&&of| of < dim).count());
-                let lifted = self.from_one(input, &dims, place)?;
+                let lifted = self.of_one(input, &dims, place)?;
                 let inputs = vec![lifted.inputs[0], init];
                 Some(LiftedWhole { inputs, ..lifted })
             }
@@ -58,7 +56,7 @@ impl Nodes {
     }
 
     /// What an operation of one operand does with a slice along a dimension that it does not mix.
-    fn from_one(
+    fn of_one(
         &mut self,
         input: NodeId,
         mixed: &[usize],
