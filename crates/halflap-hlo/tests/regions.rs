@@ -1,7 +1,7 @@
 //! Collectives and what is computed around them in pieces: which instructions are cut and how, what
 //! stays whole, and what the proof accepts.
 
-use halflap_hlo::change::{self, Recipe, RegionCut};
+use halflap_hlo::change::{self, Recipe, RegionPieces};
 use halflap_hlo::{Module, Sameness, same};
 
 const GROUPS: &str = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
@@ -26,21 +26,21 @@ ENTRY %main {{
     Module::read(text.clone()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn cut(pieces: u64, reach: u32) -> RegionCut {
-    RegionCut { pieces, reach, tail: None }
+fn cut(pieces: u64, reach: u32) -> RegionPieces {
+    RegionPieces { pieces, reach, tail: None }
 }
 
 fn names(of: &[&str]) -> Vec<String> {
     of.iter().map(|&name| name.to_owned()).collect()
 }
 
-fn region(members: &[&str], cut: RegionCut) -> Recipe {
+fn region(members: &[&str], cut: RegionPieces) -> Recipe {
     Recipe::Region { members: names(members), cut }
 }
 
 /// The only region around these collectives, applied and proved.
 #[track_caller]
-fn in_pieces(module: &Module, members: &[&str], cut: RegionCut) -> (Module, Sameness) {
+fn in_pieces(module: &Module, members: &[&str], cut: RegionPieces) -> (Module, Sameness) {
     let found = change::find_regions(module, &names(members), cut);
     let recipes: Vec<Recipe> = found.iter().map(|found| found.recipe.clone()).collect();
     assert_eq!(recipes, [region(members, cut)]);

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use common::Random;
 use halflap::import::unzip;
 use halflap::units::Bytes;
-use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind, RegionCut, Shift};
+use halflap_hlo::change::{self, CarriedBuffers, Recipe, RecipeKind, RegionPieces, Shift};
 use halflap_hlo::{Module, Sameness, same};
 use halflap_run::evaluate::Evaluator;
 use halflap_run::tensor::{DType, Tensor};
@@ -589,7 +589,7 @@ fn regions_of(module: &Module, exact_only: bool) -> Vec<change::Found> {
         true => change::exact_in_pieces(module, names.collect()),
         false => names.collect(),
     };
-    let cut = RegionCut { pieces: 2, reach: module.len() as u32 % 3, tail: None };
+    let cut = RegionPieces { pieces: 2, reach: module.len() as u32 % 3, tail: None };
     change::find_regions(module, &names, cut)
 }
 

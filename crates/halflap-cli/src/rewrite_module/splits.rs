@@ -5,7 +5,7 @@ use halflap::rewrite::TAIL;
 use halflap::units::Bytes;
 use halflap::workload::Decided;
 use halflap_hlo::Module;
-use halflap_hlo::change::{self, Found, Recipe, RegionCut};
+use halflap_hlo::change::{self, Found, Recipe, RegionPieces};
 
 use super::report::spent;
 use super::{Maker, Tried, step};
@@ -68,7 +68,7 @@ impl<T> Maker<'_, T> {
         on: Option<&Tried<T>>,
         collectives: &[String],
     ) -> Result<Option<Tried<T>>, Failed> {
-        let tried = |cut: RegionCut| {
+        let tried = |cut: RegionPieces| {
             let found = change::find_regions(self.module_after(on), collectives, cut);
             let set: Vec<Recipe> = found.into_iter().map(|found| found.recipe).collect();
             if set.is_empty() { Ok(None) } else { self.tried(on, set) }
@@ -87,8 +87,8 @@ impl<T> Maker<'_, T> {
         Ok(self.shorter(Some(best), farther))
     }
 
-    fn cut(&self, pieces: u64, reach: u32) -> RegionCut {
-        RegionCut { pieces, reach, tail: self.tail() }
+    fn cut(&self, pieces: u64, reach: u32) -> RegionPieces {
+        RegionPieces { pieces, reach, tail: self.tail() }
     }
 
     /// The tail of the command line.
@@ -116,7 +116,7 @@ pub(super) fn found_any(module: &Module) -> Vec<Found> {
     let mut found = change::find_splits(module, PIECES[1]);
     let exact = change::exact_in_pieces(module, names.clone());
     for names in [exact, names] {
-        let cut = RegionCut { pieces: PIECES[1], reach: REACHES[0], tail: None };
+        let cut = RegionPieces { pieces: PIECES[1], reach: REACHES[0], tail: None };
         found.extend(change::find_regions(module, &names, cut));
     }
     found

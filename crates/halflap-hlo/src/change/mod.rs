@@ -33,7 +33,7 @@ use halflap::ids::{Id, IdVec};
 use halflap::units::Bytes;
 
 pub use merge::MergeClass;
-pub use region::RegionCut;
+pub use region::RegionPieces;
 
 /// A way to change a module, by the names of instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum Recipe {
         /// The collectives; the region grows from the first.
         members: Vec<String>,
         /// How it is cut.
-        cut: RegionCut,
+        cut: RegionPieces,
     },
     /// A collective over nodes becomes one within each node and one across nodes.
     Levels {
@@ -565,7 +565,7 @@ pub fn exact_in_pieces(module: &Module, mut collectives: Vec<String>) -> Vec<Str
 
 /// Regions around these collectives that can be cut into pieces, each over as many of them as it
 /// reaches, in text order.
-pub fn find_regions(module: &Module, collectives: &[String], cut: RegionCut) -> Vec<Found> {
+pub fn find_regions(module: &Module, collectives: &[String], cut: RegionPieces) -> Vec<Found> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
     let name = |instr: &InstrId| module.instruction_name(*instr).to_owned();

@@ -52,8 +52,8 @@ pub(super) fn piece_attributes(
     text
 }
 
-/// What a piece of a product says of itself, beside what the product said. A piece of a piece is one
-/// of more.
+/// What a piece of a product says of itself, beside what the product said. A piece of a piece is
+/// one of more.
 fn piece_mark(mark: PieceMark, before: &str) -> String {
     let (others, known) = before.split_once(PIECES).unwrap_or((before, ""));
     let mut quoted = known.splitn(3, '"').skip(1);

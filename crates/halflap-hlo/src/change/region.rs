@@ -17,7 +17,7 @@ use halflap::units::Bytes;
 
 /// How a region is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionCut {
+pub struct RegionPieces {
     /// How many pieces.
     pub pieces: u64,
     /// How many products of matrices are between a collective and what is still cut, at most.
@@ -29,7 +29,7 @@ pub struct RegionCut {
 /// A region that is cut.
 pub(super) struct RegionPlan<'s, 'm> {
     subject: &'s RecipeSubject<'m>,
-    cut: RegionCut,
+    cut: RegionPieces,
     /// The members, and the dimension along which the result of each is cut.
     dims: BTreeMap<InstrId, usize>,
 }
@@ -39,7 +39,7 @@ pub(super) fn plan<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     draft: &Draft<'_>,
     collectives: &[InstrId],
-    cut: RegionCut,
+    cut: RegionPieces,
 ) -> Result<RegionPlan<'s, 'm>, Refusal> {
     let is_sent = |instr: &&InstrId| subject.opcode(**instr).collective_kind().is_some();
     let &first = collectives.first().filter(is_sent).ok_or(Refusal::Kind)?;
@@ -62,7 +62,7 @@ pub(super) fn reached<'s, 'm>(
     subject: &'s RecipeSubject<'m>,
     draft: &Draft<'_>,
     collectives: &[InstrId],
-    cut: RegionCut,
+    cut: RegionPieces,
 ) -> Result<RegionPlan<'s, 'm>, Refusal> {
     let mut named = collectives.to_vec();
     loop {
@@ -80,7 +80,7 @@ struct GrowingRegion<'a, 'm> {
     subject: &'a RecipeSubject<'m>,
     draft: &'a Draft<'a>,
     collectives: &'a [InstrId],
-    cut: RegionCut,
+    cut: RegionPieces,
 }
 
 /// A neighbour of a region: how many products away it is, and along which dimension it is cut.

@@ -4,8 +4,8 @@
 //! - a reduce-scatter is a slice of an all-reduce (another order of sums),
 //! - an elementwise operation on slices is a slice of the operation on the whole,
 //! - a convert after data movement is the same movement after the convert,
-//! - a product of matrices of a slice of rows or columns is a slice of the product of the whole, and
-//!   so is one of slices of a dimension that it goes through in step,
+//! - a product of matrices of a slice of rows or columns is a slice of the product of the whole,
+//!   and so is one of slices of a dimension that it goes through in step,
 //! - movement, broadcasts and sums along other dimensions than that of a slice give a slice of what
 //!   they give of the whole (`parts`),
 //! - a collective on the same slice of every member's value is a slice of that on the whole values,

@@ -68,8 +68,8 @@ impl Nodes {
         Some(LiftedWhole { inputs: vec![slice.whole], dim, extent, starts: slice.starts })
     }
 
-    /// A reshape of a slice, if the slice is a range of elements of a dimension afterwards: one with
-    /// as many elements before it. A single row that is taken out of a stack stays one.
+    /// A reshape of a slice, if the slice is a range of elements of a dimension afterwards: one
+    /// with as many elements before it. A single row that is taken out of a stack stays one.
     fn reshaped_slice(&mut self, form: &Form, input: NodeId) -> Option<LiftedWhole> {
         let extents = self.node(input).form.dims()?.to_vec();
         let slice = self.without(input, &|slice: &ValueSlice| extents[slice.dim] > 1)?;

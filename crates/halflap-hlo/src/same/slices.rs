@@ -58,8 +58,9 @@ impl Nodes {
         Some(ValueSlice { whole, ..inner })
     }
 
-    /// A longer slice along the same dimension, of which this slice was taken: slices of a dimension
-    /// that follow each other are one, from which it cannot be seen where the first began.
+    /// A longer slice along the same dimension, of which this slice was taken: slices of a
+    /// dimension that follow each other are one, from which it cannot be seen where the first
+    /// began.
     pub(super) fn longer_slice(
         &mut self,
         input: NodeId,
