@@ -224,7 +224,7 @@ def check_refusals():
         ({name: {"kind": "all_reduce", "ranks": [0]}}, "or have it as 'kind' beside a 'group'"),
         ({name: {"kind": "all_reduce", "group": 3}}, "a process group or its name, not 3"),
         ({"mine::all_reduced": "all_reduce"}, "Did you mean 'mine::all_reduce'?"),
-        ({"nothing::there": "all_reduce"}, "import what registers it before enable()"),
+        ({"nothing::there": "all_reduce"}, "import what registers it before this call"),
         ({"all_reduce": "all_reduce"}, "must be a 'namespace::name'"),
         ({"_c10d_functional::all_reduce": "all_reduce"}, "torch already knows"),
         ([name], "must map operators to kinds"),

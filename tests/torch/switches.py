@@ -119,6 +119,6 @@ assert "call torch.distributed.init_process_group first" in refused(rewrite="gro
 for patience in ("yes", -5, 0, float("inf")):
     assert "True, False or a number of seconds above 0" in refused(check_ranks=patience)
 assert "'mm' takes 'fast', not a number of nanoseconds" in refused(profile={"mm": "fast"})
-assert "must be a function of a scheduler node, not 3" in refused(estimate=3)
+assert "must be a function of a node, not 3" in refused(estimate=3)
 for size in (0, -1, 1.5, True, "many", 1 << 31):
     assert "unbacked must be a size from 1 to 2147483647, such as 4096" in refused(unbacked=size)

@@ -461,8 +461,36 @@ def cut():
 
 def recipes():
     """Those of docs/fx.md: inference with all-reduces, and gradients of data-parallel ranks."""
-    result = {"inference": inference(), "data parallel": data_parallel()}
-    return result
+    return {
+        "inference": inference(),
+        "data parallel": data_parallel(),
+        "two waits": two_waits(),
+    }
+
+
+def two_waits():
+    """The gradient of a maximum waits for its all-reduce once more, in a graph with merges."""
+    world = dist.group.WORLD
+
+    def model(x, a, b):
+        first = collectives.all_gather_tensor(a, 0, world)
+        second = collectives.all_gather_tensor(b, 0, world)
+        rows = torch.relu(x @ first) @ second
+        return rows, collectives.all_reduce(rows.max(1).values, "max", world)
+
+    def step():
+        torch._dynamo.reset()
+        torch.manual_seed(RANK)
+        x, a, b = torch.randn(16, 32), torch.randn(16, 32), torch.randn(16, 32)
+        given = [one.requires_grad_() for one in (a, b)]
+        rows, largest = torch.compile(model)(x, *given)
+        rows.sum().backward()
+        return [rows, largest, *[one.grad for one in given]]
+
+    plain, before = step(), len(passes.done)
+    with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
+        found = step()
+    return {"same": all(map(torch.equal, found, plain)), **told(passes.done[before:])}
 
 
 def inference():
@@ -652,6 +680,19 @@ def writes_keep_their_sequence():
 
     _, after, same = moved(function, torch.randn(8, 8), torch.randn(8, 8))
     return same and after.index("mul_") < after.index("mm_1") < after.index("add_")
+
+
+def waits_for_one_collective_keep_their_sequence():
+    def function(a, b):
+        started = functional.all_reduce(b, "sum", dist.group.WORLD.group_name)
+        late, early = functional.wait_tensor(started), functional.wait_tensor(started)
+        soon = early + 1
+        for _ in range(4):
+            a = a @ a * 0.1
+        return a + late, soon
+
+    _, after, same = moved(function, torch.randn(8, 8), torch.randn(8, 8))
+    return same and after.index("wait_tensor") < after.index("wait_tensor_1")
 
 
 def unknown_operators_keep_their_place():
@@ -858,6 +899,7 @@ BOUND = {
         random_numbers_keep_their_sequence,
         writes_keep_their_sequence,
         unknown_operators_keep_their_place,
+        waits_for_one_collective_keep_their_sequence,
         a_check_finds_what_was_moved,
         conversions_come_before_gathers,
         merges_that_change_more_are_found,

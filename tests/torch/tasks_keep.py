@@ -102,6 +102,19 @@ def inductor():
     return result
 
 
+def groups_made_while_compiling(function, given):
+    """In a backend of one's own, where a compiler traces with fake tensors."""
+
+    def compiler(gm, inputs):
+        optimized = halflap.torch.optimize(gm, rewrite="groups", collective_order="auto")
+        return make_boxed_func(optimized.forward)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=compiler)
+    found = torch.compile(function, backend=backend, fullgraph=True)(*given)
+    return all(map(torch.equal, found, function(*given)))
+
+
 def second_groups():
     """All-gathers beside reduce-scatters move; alone they stay. Ranks that cannot make groups say
     so, and stay with those they have."""
@@ -117,8 +130,13 @@ def second_groups():
     torch.manual_seed(RANK)
     given = torch.randn(4, 8), torch.randn(8, 8)
     result = {}
-    for case in ("broken", "both", "alone"):
+    for case in ("broken", "compiled", "both", "alone"):
         function = alone if case == "alone" else both
+        if case == "compiled":
+            found = groups_made_while_compiling(function, given)
+            regrouped = len(passes.done[-1].rewrites.regrouped)
+            result[case] = {"same": found, "regrouped": regrouped, "told": []}
+            continue
         gm = make_fx(function, tracing_mode="fake")(*given)
         broken = mock.Mock(side_effect=RuntimeError("no group"))
         with warnings.catch_warnings(record=True) as warned:

@@ -56,6 +56,7 @@ def test_recipes(tmp_path):
             assert found["same"] and found["failures"] == [], (case, found)
         assert rank["inference"]["pieces"] == 1, rank["inference"]
         assert rank["data parallel"]["merged"] > 0, rank["data parallel"]
+        assert rank["two waits"]["merged"] > 0, rank["two waits"]
 
 
 def test_ranks_agree_or_change_nothing(tmp_path):
@@ -137,6 +138,7 @@ def test_second_groups(tmp_path):
         assert all(found["same"] for found in rank.values()), rank
         assert {case: found["regrouped"] for case, found in rank.items()} == {
             "broken": 0,
+            "compiled": 1,
             "both": 1,
             "alone": 0,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,10 +48,22 @@ def checked_budget(budget: float | str, name: str = "memory_budget") -> str:
         right = "a multiple or a size, such as '1.2x' or '40GiB'"
         raise ValueError(f"{name} must be {right}, not {budget!r}")
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
-    schedule(empty, memory_budget=budget)
+    try:
+        schedule(empty, memory_budget=budget)
+    except ValueError as problem:
+        raise ValueError(str(problem).replace("memory_budget", name)) from None
     if isinstance(budget, str):
         return budget
     return f"{budget}x" if isinstance(budget, float) else f"{budget}B"
+
+
+def options_of(caller: str, given: Mapping[str, Any]) -> Options:
+    """The options of a public function, which takes them by name."""
+    known = inspect.signature(read_options).parameters
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise TypeError(f"{caller} has no option {unknown!r}; it has: {', '.join(known)}")
+    return read_options(**given)
 
 
 def read_options(

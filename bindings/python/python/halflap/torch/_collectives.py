@@ -136,7 +136,7 @@ def _check_registered(name: str) -> None:
     near = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.8)
     hint = f". Did you mean '{near[0]}'?" if near else ""
     raise ValueError(
-        f"collectives: no operator {name} is registered; import what registers it before enable()"
+        f"collectives: no operator {name} is registered; import what registers it before this call"
         f"{hint}"
     )
 

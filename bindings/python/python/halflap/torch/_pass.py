@@ -479,7 +479,7 @@ def _source_of(function: Any) -> str:
     """Name, body and what is bound to it: a name alone would not tell an edited function from what
     it was."""
     if not callable(function):
-        raise ValueError(f"estimate must be a function of a scheduler node, not {function!r}")
+        raise ValueError(f"estimate must be a function of a node, not {function!r}")
     if getattr(function, "__closure__", None) or getattr(function, "__name__", "") == "<lambda>":
         raise ValueError(
             "estimate must be a function with a name and without a closure (no lambda), so that compile caches can "

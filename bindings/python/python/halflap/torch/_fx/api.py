@@ -10,7 +10,7 @@ from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 
-from .._checked import read_options
+from .._checked import options_of
 from .._judged import Ended, Stage, current_comparison
 from .._pass import Options
 from .._undisturbed import undisturbed
@@ -62,9 +62,11 @@ def optimize(
 
 def read_rewrite(rewrite: str | Sequence[str]) -> str:
     """``exact`` or ``all``, or kinds by name; with ``groups`` or without."""
-    named = {rewrite} if isinstance(rewrite, str) else {*rewrite}
+    is_list = isinstance(rewrite, (list, tuple, set, frozenset))
+    named = {one for one in rewrite if isinstance(one, str)} if is_list else {rewrite}
     rest = named - {"groups"}
-    if named and (rest in ({"exact"}, {"all"}) or rest <= {"merge", "split"}):
+    is_read = is_list or isinstance(rewrite, str)
+    if is_read and named and (rest in ({"exact"}, {"all"}) or rest <= {"merge", "split"}):
         return ",".join(sorted(named))
     raise ValueError(
         "rewrite must be 'exact', 'all', or a list of merge, split; with 'groups' in a list beside "
@@ -73,7 +75,10 @@ def read_rewrite(rewrite: str | Sequence[str]) -> str:
 
 
 def _change(gm: GraphModule, rewrite: str | None, options: dict[str, Any]) -> None:
-    read = read_options(**options)
+    caller = "reorder" if rewrite is None else "optimize"
+    if not isinstance(gm, GraphModule):
+        raise TypeError(f"{caller} takes a torch.fx.GraphModule, not {type(gm).__name__}")
+    read = options_of(f"halflap.torch.{caller}", options)
     asked = Asked(read, rewrite, agrees=read.collective_order != "free")
     if asked.regroups and not second_groups():
         make_second_groups()
@@ -91,7 +96,7 @@ class GraphPass(CustomGraphPass):
 
     def __init__(self, *, rewrite: str | Sequence[str] | None = None, **options: Any) -> None:
         chosen = None if rewrite is None else read_rewrite(rewrite)
-        self.asked = Asked(read_options(**options), chosen)
+        self.asked = Asked(options_of("halflap.torch.GraphPass", options), chosen)
         if self.asked.regroups:
             make_second_groups()
         if self.asked.options.collective_order == "auto":

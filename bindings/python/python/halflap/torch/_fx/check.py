@@ -25,6 +25,8 @@ class Fixed(NamedTuple):
     accesses: dict[Node, list[tuple[Node | None, frozenset[Node]]]]
     #: Collectives in sequence.
     collectives: list[Node]
+    #: Of values that are waited for several times, the waits in sequence.
+    waits: dict[Node, list[Node]]
 
 
 def fixed_of(nodes: Sequence[Node]) -> Fixed:
@@ -34,7 +36,16 @@ def fixed_of(nodes: Sequence[Node]) -> Fixed:
         effects=[node for node in nodes if node.op == "call_function" and _is_noticed(node)],
         accesses=_accesses(nodes),
         collectives=[node for node in nodes if is_collective(node)],
+        waits=_repeated_waits(nodes),
     )
+
+
+def _repeated_waits(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op == "call_function" and _is_wait(node):
+            found.setdefault(node.all_input_nodes[0], []).append(node)
+    return {awaited: waits for awaited, waits in found.items() if len(waits) > 1}
 
 
 def check_same(before: Fixed, graph: Graph, keeps_collectives: bool) -> None:
@@ -49,6 +60,7 @@ def check_same(before: Fixed, graph: Graph, keeps_collectives: bool) -> None:
         seen.add(node)
     after = fixed_of(nodes)
     named = {"nodes": "nodes", "effects": "effects", "accesses": "writes to memory"}
+    named["waits"] = "waits for one collective"
     for field, what in named.items():
         if getattr(before, field) != getattr(after, field):
             raise Unsupported(f"the order would change the sequence of {what}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.fx import Graph, Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .check import is_collective
 from .regions import GATHER
@@ -41,6 +42,12 @@ def make_second_groups() -> None:
         raise ValueError(
             "rewrite 'groups' needs process groups: call torch.distributed.init_process_group first"
         )
+    # A backend calls this while its compiler traces: what ranks send here are real tensors.
+    with _disable_current_modes():
+        _make_second_groups()
+
+
+def _make_second_groups() -> None:
     known = _made.setdefault(_world(), {})
     own = {name: group for name, group in _own_groups().items() if name not in known}
     own = {name: group for name, group in own.items() if name not in known.values()}
@@ -59,7 +66,7 @@ def make_second_groups() -> None:
     failures = [one for one in _of_all(failure) if one is not None]
     if failures:
         warnings.warn(
-            f"halflap has no second process groups: {failures[0]}", RuntimeWarning, stacklevel=3
+            f"halflap has no second process groups: {failures[0]}", RuntimeWarning, stacklevel=4
         )
         return
     known.update({name: made[group] for name, group in own.items()})

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ... import _halflap
 from ..._api import Graph as Given
 from ..._api import simulate
-from .._checked import checked_budget, read_options
+from .._checked import checked_budget, options_of
 from .._handover import Unsupported
 from .._pass import Options, limit_of, memory_limit
 from .._ranks import RanksDiffer
@@ -109,7 +109,7 @@ class Partitioner(CustomPartitionerFn):
     """
 
     def __init__(self, keep: bool | float | str = True, **options: Any) -> None:
-        self._take(read_options(**options), keep)
+        self._take(options_of("halflap.torch.Partitioner", options), keep)
 
     @classmethod
     def _before_scheduler(cls, options: Options, keep: bool | float | str) -> Partitioner:

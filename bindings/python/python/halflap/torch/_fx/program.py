@@ -59,6 +59,7 @@ class Program:
             self._add(unit)
         self._bonds = Bonds(self.nodes, self.buffers)
         self._bind_memory()
+        self._bind_waits()
         traits = [unit.traits for unit in self.units.all]
         self._bonds.bind(traits)
         pairs = zip(traits, self.nodes)
@@ -224,6 +225,17 @@ class Program:
             return group_of(opaque, node.args) or UNKNOWN
         names = [one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str)]
         return names[-1] if names else UNKNOWN
+
+    def _bind_waits(self) -> None:
+        """Keeps several waits for one collective in their sequence: Inductor lets the users of all
+        read the first that was made, wherever that is by then."""
+        last: dict[tuple[Node, ...], int] = {}
+        for unit in self.units.all:
+            if unit.traits.kind == "wait":
+                awaited = tuple(self.units.roots[unit.leader])
+                if awaited in last:
+                    self._bonds.after(unit.index, last[awaited])
+                last[awaited] = unit.index
 
     def _bind_memory(self) -> None:
         """Keeps reads and writes of memory that is written to in the program's sequence."""
