@@ -76,3 +76,23 @@ fn sliced(module: &Module, instr: InstrId, mark: PieceMark) -> String {
     };
     ranges.map(range).collect::<Vec<_>>().join(", ")
 }
+
+/// The text of a slice that is a piece of an operand along a dimension.
+pub(super) fn slice_text(of: &str, dims: &[u64], mark: PieceMark) -> String {
+    let size = dims[mark.dim] / mark.pieces;
+    let range = |(dim, &extent): (usize, &u64)| match dim == mark.dim {
+        true => format!("[{}:{}]", mark.piece * size, (mark.piece + 1) * size),
+        false => format!("[0:{extent}]"),
+    };
+    let ranges: Vec<String> = dims.iter().enumerate().map(range).collect();
+    format!("slice({of}), slice={{{}}}", ranges.join(", "))
+}
+
+/// The text of an instruction's pieces put together along a dimension, with its source.
+pub(super) fn whole_text(module: &Module, of: InstrId, pieces: &[String], dim: usize) -> String {
+    let mut text = format!("concatenate({}), dimensions={{{dim}}}", pieces.join(", "));
+    if let Some(metadata) = module.attribute(of, "metadata") {
+        text.push_str(&format!(", metadata={metadata}"));
+    }
+    text
+}

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::axes::{NeededPart, needed};
-use super::piece::{PieceMark, piece_attributes};
+use super::piece::{PieceMark, piece_attributes, slice_text, whole_text};
 use super::{RecipeSubject, Refusal};
 use crate::draft::{Draft, array_text};
 use crate::ids::InstrId;
@@ -257,10 +257,7 @@ impl RegionWriter<'_, '_, '_, '_> {
             made.push(self.draft.add(instr, &stem, (&shape, &text)));
         }
         if self.plan.is_read_whole(instr, dim) {
-            let mut text = format!("concatenate({}), dimensions={{{dim}}}", made.join(", "));
-            if let Some(metadata) = module.attribute(instr, "metadata") {
-                text.push_str(&format!(", metadata={metadata}"));
-            }
+            let text = whole_text(module, instr, &made, dim);
             let name = module.instruction_name(instr).to_owned();
             self.draft.write_line(instr, name, (&array_text(module, array), &text));
         }
@@ -305,16 +302,11 @@ impl RegionWriter<'_, '_, '_, '_> {
 
     fn slices(&mut self, at: InstrId, operand: &Operand, cut: (&Array, usize)) -> Vec<String> {
         let ((array, dim), pieces) = (cut, self.plan.cut.pieces);
-        let (shape, size) = (self.plan.piece_shape(array, dim), array.dims[dim] / pieces);
+        let shape = self.plan.piece_shape(array, dim);
         let stem = format!("{}.p", self.plan.subject.module.instruction_name(operand.of));
         let slice = |piece: u64| {
-            let range = |(of, &extent): (usize, &u64)| match of == dim {
-                true => format!("[{}:{}]", piece * size, (piece + 1) * size),
-                false => format!("[0:{extent}]"),
-            };
-            let ranges: Vec<String> = array.dims.iter().enumerate().map(range).collect();
-            let of = self.draft.operand(operand);
-            let text = format!("slice({of}), slice={{{}}}", ranges.join(", "));
+            let mark = PieceMark { piece, pieces, tail: None, dim };
+            let text = slice_text(&self.draft.operand(operand), &array.dims, mark);
             self.draft.add(at, &stem, (&shape, &text))
         };
         (0..pieces).map(slice).collect()

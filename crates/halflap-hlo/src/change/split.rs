@@ -1,7 +1,7 @@
 //! A collective and the product of matrices that feeds or reads it, in pieces: while one piece
 //! travels, the next is computed.
 
-use super::piece::{PieceMark, piece_attributes};
+use super::piece::{PieceMark, piece_attributes, slice_text, whole_text};
 use super::{RecipeSubject, Refusal};
 use crate::draft::{Draft, array_text};
 use crate::ids::InstrId;
@@ -137,11 +137,7 @@ impl SplitPlan<'_, '_> {
             names.push(name.trim_start_matches('%').to_owned());
             parts.push(result);
         }
-        let mut text =
-            format!("concatenate({}), dimensions={{{}}}", parts.join(", "), self.cut.result_dim);
-        if let Some(metadata) = module.attribute(place, "metadata") {
-            text.push_str(&format!(", metadata={metadata}"));
-        }
+        let text = whole_text(module, place, &parts, self.cut.result_dim);
         let shape = self.shape_of(place, None);
         draft.write_line(place, module.instruction_name(place).to_owned(), (&shape, &text));
         draft.remove(if gathers { self.collective } else { self.dot });
@@ -162,13 +158,8 @@ impl SplitPlan<'_, '_> {
         let module = self.subject.module;
         // The plan has looked at it.
         let Some(array) = module.operand_shape(of).array() else { return draft.operand(of) };
-        let size = array.dims[self.cut.dim] / self.pieces;
-        let range = |(dim, &extent): (usize, &u64)| match dim == self.cut.dim {
-            true => format!("[{}:{}]", piece * size, (piece + 1) * size),
-            false => format!("[0:{extent}]"),
-        };
-        let ranges: Vec<String> = array.dims.iter().enumerate().map(range).collect();
-        let text = format!("slice({}), slice={{{}}}", draft.operand(of), ranges.join(", "));
+        let mark = self.mark(piece, self.cut.dim);
+        let text = slice_text(&draft.operand(of), &array.dims, mark);
         let shape = self.shape(array, Some(self.cut.dim));
         draft.add(self.place(), &format!("{}.p", module.instruction_name(of.of)), (&shape, &text))
     }
