@@ -41,7 +41,7 @@ def seen_by_all():
 def refused(**options):
     try:
         halflap.torch.enable(**options)
-    except (ValueError, OSError, halflap.BadInput) as problem:
+    except (TypeError, ValueError, OSError, halflap.BadInput) as problem:
         return str(problem)
     raise AssertionError(f"{options} are taken")
 
@@ -116,6 +116,7 @@ assert "'40GiB', not None" in refused(memory_budget=None)
 assert "keep must be a multiple or a size" in refused(keep=None)
 assert "with 'groups' in a list" in refused(rewrite=["exact", "split"])
 assert "call torch.distributed.init_process_group first" in refused(rewrite="groups")
+assert "report_dir must be the path of a folder, not 5" in refused(report_dir=5)
 for patience in ("yes", -5, 0, float("inf")):
     assert "True, False or a number of seconds above 0" in refused(check_ranks=patience)
 assert "'mm' takes 'fast', not a number of nanoseconds" in refused(profile={"mm": "fast"})

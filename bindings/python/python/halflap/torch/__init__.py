@@ -247,7 +247,7 @@ def enable(
         collectives=collectives,
     )
     options = replace(options, is_free_faster=is_free_faster)
-    folder = None if report_dir is None else os.fspath(report_dir)
+    folder = None if report_dir is None else _folder("report_dir", report_dir)
     waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
     enabled = Enabled(OverlapPass(options, torchs), folder, waiting)
     if rewrite is not None:
@@ -401,7 +401,7 @@ def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
     options that were enabled, gives the same order. Files are called ``rank0_graph0_forward.json``
     and so on. Existing files stay: numbering continues after them.
     """
-    folder = os.fspath(folder)
+    folder = _folder("folder", folder)
     os.makedirs(folder, exist_ok=True)
     here = None if _enabled else enable()
     settings = Settings()
@@ -464,6 +464,12 @@ def _patience(check_ranks: bool | float) -> float | None:
     if isinstance(check_ranks, bool):
         return PATIENCE if check_ranks else None
     return _seconds("check_ranks", check_ranks, "True, False or ")
+
+
+def _folder(name: str, value: str | os.PathLike[str]) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be the path of a folder, not {value!r}")
+    return os.fspath(value)
 
 
 def _seconds(name: str, value: float, otherwise: str = "") -> float:
