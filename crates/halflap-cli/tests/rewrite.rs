@@ -400,6 +400,12 @@ fn second_communicators_are_used_on_request_where_they_help() {
     assert_eq!((&recipe["members"], &recipe["exact"]), (&json!(["gather"]), &json!(true)));
     let step = found["step_time"].as_f64().unwrap();
     assert!((step - 1160.0).abs() < 1e-6 && found["order_alone"] == json!(1560.0), "{step}");
+    // Beside all exact ones, which gain nothing here; what needs no name is not named beside them.
+    let both = [&args[..], &["--rewrite", "exact,groups", "-o", "both.json"]].concat();
+    ends(&halflap(&dir, &both), 0);
+    assert_eq!(read_json(dir.join("both.json"))["recipes"], found["recipes"]);
+    let (_, refused) = ends(&halflap(&dir, &[&args[..], &["--rewrite", "all,split"]].concat()), 2);
+    assert!(refused.contains("after exact or all there can only be groups, not 'split'"));
     // The new program is written, proved from the two files, and takes as long when read again.
     ends(&halflap(&dir, &[&groups[..], &["--emit", "graph", "-o", "new.json"]].concat()), 0);
     let new = read_json(dir.join("new.json"));

@@ -146,6 +146,22 @@ impl Rewrites {
             modules: Some(AllowedRecipes { kinds: RecipeKind::ALL.to_vec(), exact_only }),
         }
     }
+
+    /// With others that are used only where they are named.
+    fn and(mut self, names: &[&str]) -> Result<Rewrites, String> {
+        for name in names {
+            let kind = RewriteKind::named(name).filter(|kind| kind.is_on_request());
+            let kind = kind.ok_or_else(|| {
+                let more = RewriteKind::ALL.into_iter().filter(|kind| kind.is_on_request());
+                let more: Vec<&str> = more.map(RewriteKind::name).collect();
+                format!("after exact or all there can only be {}, not '{name}'", more.join(", "))
+            })?;
+            if let Some(graphs) = self.graphs.as_mut().filter(|of| !of.kinds.contains(&kind)) {
+                graphs.kinds.push(kind);
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl FromStr for Rewrites {
@@ -154,16 +170,23 @@ impl FromStr for Rewrites {
     fn from_str(text: &str) -> Result<Rewrites, String> {
         match text {
             "none" => Ok(Rewrites { graphs: None, modules: None }),
-            "exact" => Ok(Rewrites::exact()),
-            "all" => Ok(Rewrites::of_all(false)),
             list => listed(list),
         }
     }
 }
 
-/// Rewrites by name: some are for graphs, some for modules, some for both.
+/// `exact` or `all`, rewrites by name, or the former and those that must be named.
 fn listed(list: &str) -> Result<Rewrites, String> {
     let names: Vec<&str> = list.split(',').map(str::trim).collect();
+    match names[..] {
+        ["exact", ref more @ ..] => Rewrites::of_all(true).and(more),
+        ["all", ref more @ ..] => Rewrites::of_all(false).and(more),
+        _ => named(&names),
+    }
+}
+
+/// Rewrites by name: some are for graphs, some for modules, some for both.
+fn named(names: &[&str]) -> Result<Rewrites, String> {
     let is_known =
         |name: &&str| RewriteKind::named(name).is_some() || RecipeKind::named(name).is_some();
     if let Some(name) = names.iter().find(|name| !is_known(name)) {
