@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import halflap.torch
 from halflap.torch._fx import groups, keep, passes
+from halflap.torch._fx.program import Program
 
 RANK = int(os.environ["RANK"])
 
@@ -148,5 +149,10 @@ def second_groups():
             "same": all(map(torch.equal, gm(*given), function(*given))),
             "regrouped": len(passes.done[-1].rewrites.regrouped),
             "told": [str(one.message) for one in warned if "second process" in str(one.message)],
+            "shared": [
+                group["second_of"]
+                for group in Program(gm.graph).graph()["groups"].values()
+                if "second_of" in group
+            ],
         }
     return result

@@ -143,6 +143,8 @@ def test_second_groups(tmp_path):
             "alone": 0,
         }
         assert "rank 0: RuntimeError: no group" in rank["broken"]["told"][0]
+        # The library is told which group's link a second one shares.
+        assert [len(rank[case]["shared"]) for case in ("broken", "both", "alone")] == [0, 1, 0]
 
 
 def test_inductor_keeps_parameters_in_second_groups(tmp_path):

@@ -46,6 +46,7 @@ from ._collectives import (
 )
 from ._derived import OrderEdge, drop_broken_edges, keep_parts_apart, set_positions
 from ._flops import flops_of
+from ._groups import described
 from ._hints import Hints
 from ._names import Names
 
@@ -116,7 +117,7 @@ class Program:
         """The whole of it."""
         return {
             "format": "halflap.graph/1",
-            "groups": {name: {"ranks": ranks} for name, ranks in self.groups.items()},
+            "groups": described(self.groups),
             "nodes": self.nodes,
             "buffers": self.buffers,
             "inputs": [

@@ -48,7 +48,7 @@ from ._variants import current_building
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 11
+HANDOVER = 12
 
 #: A rewritten program must be this much shorter than the best order of the given one.
 WORTH = 0.999

@@ -11,10 +11,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 
 from .._checked import options_of
+from .._groups import second_groups
 from .._judged import Ended, Stage, current_comparison
 from .._pass import Options
 from .._undisturbed import undisturbed
-from .groups import make_second_groups, second_groups
+from .groups import make_second_groups
 from .passes import Asked, deciding, forget, run
 from .search import times_of_fx
 

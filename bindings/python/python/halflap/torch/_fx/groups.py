@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -14,6 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.fx import Graph, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .._groups import has_second, second_groups
 from .check import is_collective
 from .regions import GATHER
 
@@ -24,15 +24,6 @@ class _Group(NamedTuple):
     ranks: tuple[int, ...]
     number: int
     backend: str
-
-
-#: By the process group that is up: names of groups, and of the second ones.
-_made: dict[int, dict[str, str]] = {}
-
-
-def second_groups() -> Mapping[str, str]:
-    """The names of groups that have a second one, with its name."""
-    return _made.get(_world(), {}) if dist.is_initialized() else {}
 
 
 def make_second_groups() -> None:
@@ -48,7 +39,7 @@ def make_second_groups() -> None:
 
 
 def _make_second_groups() -> None:
-    known = _made.setdefault(_world(), {})
+    known = second_groups()
     own = {name: group for name, group in _own_groups().items() if name not in known}
     own = {name: group for name, group in own.items() if name not in known.values()}
     wanted = _of_all(sorted(own.values()))
@@ -69,11 +60,7 @@ def _make_second_groups() -> None:
             f"halflap has no second process groups: {failures[0]}", RuntimeWarning, stacklevel=4
         )
         return
-    known.update({name: made[group] for name, group in own.items()})
-
-
-def _world() -> int:
-    return id(dist.group.WORLD)
+    has_second({name: made[group] for name, group in own.items()})
 
 
 def _of_all(value: Any) -> list[Any]:

@@ -24,13 +24,14 @@ from ... import _halflap
 from ..._api import Graph as Given
 from ..._api import Schedule, simulate
 from .._devices import modelled_on
+from .._groups import second_groups
 from .._handover import Unsupported
 from .._pass import WORTH, Options, limit_of
 from .._ranks import RanksDiffer, topology
 from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
 from .check import sequence_of
-from .groups import can_regroup, regroup_all, second_groups
+from .groups import can_regroup, regroup_all
 from .merge import Merged, merge_all
 from .narrow import can_narrow, narrow_all
 from .order import apply, arrange
@@ -363,7 +364,7 @@ class _Run:
             if best is not None or not regroups:
                 return best
             backup.restore()
-        # In the simulation both groups share a link: it cannot say what that gains.
+        # It was asked for by name, and the simulation knows little of what waits on a real link.
         return self._attempt(Plan([]), limit).better_than(math.inf) if regroups else None
 
     def _order(self) -> str:

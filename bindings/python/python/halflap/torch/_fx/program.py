@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 from .._bonds import Bonds, is_barrier
 from .._collectives import REDUCING, REDUCTIONS, Opaque, group_of, is_known, kind_of, operator_name
 from .._flops import flops_of_node
+from .._groups import described
 from .._handover import RENAMED, Unsupported, group_ranks
 from .sizes import Sizes
 from .traits import NOT_OURS, nodes_in
@@ -70,7 +71,7 @@ class Program:
         """The whole of it."""
         return {
             "format": "halflap.graph/1",
-            "groups": {name: {"ranks": ranks} for name, ranks in self.groups.items()},
+            "groups": described(self.groups),
             "nodes": self.nodes,
             "buffers": self.buffers,
             "inputs": [one for one in self._inputs if one["users"]],
