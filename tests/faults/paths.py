@@ -73,6 +73,15 @@ LOW = "  low = f32[64] negate(x)\n"
 SQUARE = "  inner_q = f32[64] multiply(inner_v, inner_v)\n  inner_w = f32[64] add(inner_q, inner_q)\n"
 SELF = "  alone_w = f32[64] multiply(alone_v, alone_v)\n"
 
+#: The sum of exponentials of scores that are all masked.
+NO_SUM = full("most", 1000) + full("none", "-inf") + """  kept = pred[64] compare(p, most), direction=GT
+  scores = f32[64] select(kept, p, none)
+  weights = f32[64] exponential(scores)
+  nil = f32[] constant(0)
+  total = f32[] reduce(weights, nil), dimensions={0}, to_apply=add
+  sums = f32[64] broadcast(total), dimensions={}
+"""
+
 TURNED_STATE = "(s32[], f32[8,8]{0,1})"
 TURNED = f"""  square = f32[8,8]{{1,0}} reshape(before)
   turned = f32[8,8]{{0,1}} bitcast(square)
@@ -114,9 +123,11 @@ PATH_FAULTS = [
     Case("root-of-what-rounds-below-zero", "the root of one minus the square of a number just above one", full("more", "1.0001") + "  high = f32[64] multiply(q, more)\n  squared = f32[64] multiply(high, high)\n  rest = f32[64] subtract(q, squared)\n  bad = f32[64] sqrt(rest)\n" + RESULT, inputs=plain()),
     infinity("four-bits-of-exponent", "a number that is too large once its exponent has four bits", full("large", 1000) + "  much = f32[64] multiply(q, large)\n  bad = f32[64] reduce-precision(much), exponent_bits=4, mantissa_bits=3\n" + RESULT),
     Case("nan-of-a-rank-that-sends-late", "every rank receives before it computes, and rank 1 sends a NaN", ranks_of(one=1) + TOKEN + recv("taken", "came", [(0, 1), (1, 2), (2, 3)]) + "  low = f32[64] negate(before)\n  mine = f32[64] select(on_one, low, before)\n  bad = f32[64] sqrt(mine)\n  more = f32[64] add(bad, came)\n" + send("sent", "more", [(0, 1), (1, 2), (2, 3)]) + "  kept = f32[64] select(on_one, q, more)\n  result = f32[64] add(came, kept)", inputs=plain(), rank=1, sums=False, **EIGHT),
+    infinity("division-by-an-empty-sum", "numbers divided by a sum of exponentials whose terms are all masked", NO_SUM + "  bad = f32[64] divide(q, sums)\n" + RESULT),
 ]
 
 PATH_CORRECT = [
+    Case("correct-log-of-an-empty-sum", "the logarithm of a sum of exponentials whose terms are all masked", NO_SUM + "  size = f32[64] abs(sums)\n  result = f32[64] log(size)", inputs=plain()),
     Case("correct-nan-that-a-callee-drops", "a NaN in an element that a called computation does not return", "  result = f32[64] call(before), to_apply=drops", inputs=plain(), computations=function("drops", "  drops_n = f32[64] negate(drops_x)\n  drops_r = f32[64] sqrt(drops_n)\n  drops_w = f32[128] concatenate(drops_x, drops_r), dimensions={0}\n", "slice(drops_w), slice={[0:64]}")),
     Case("correct-infinity-that-is-exchanged", "an infinity of each rank, exchanged among all and replaced", full("none", "-inf") + "  wide = f32[64] add(none, p)\n" + f"  all = f32[64] all-to-all(wide), channel_id=9, replica_groups={ALL}, dimensions={{0}}\n  result = f32[64] maximum(all, q)", inputs=plain(), **EIGHT),
     in_loop("correct-loop-that-never-turns", "a loop within a loop that has no iteration", STEP + "  y = f32[64] call(x), to_apply=inner", repeated("inner", 0, SQUARE)),
@@ -128,5 +139,5 @@ PATH_CORRECT = [
 ]
 
 # Those that the tests run; bench/faults.py runs all.
-PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late"}
-PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups"}
+PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum"}
+PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum"}

@@ -25,6 +25,8 @@ pub(super) struct OriginId(usize);
 pub(super) struct Taint {
     nan: Vec<OriginId>,
     inf: Vec<OriginId>,
+    /// Of infinities that have become zeros.
+    zero: Vec<OriginId>,
 }
 
 impl Taint {
@@ -35,21 +37,42 @@ impl Taint {
         }
     }
 
+    /// The origins of infinities that have become zeros.
+    pub(super) fn zeros(&self) -> &[OriginId] {
+        &self.zero
+    }
+
+    /// Whether it says nothing of NaN and infinities.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.nan.is_empty() && self.inf.is_empty()
+    }
+
+    /// Of infinities that have become zeros.
+    pub(super) fn of_zeros(origins: &[OriginId]) -> Taint {
+        let mut taint = Taint::default();
+        add(&mut taint.zero, origins);
+        taint
+    }
+
     pub(super) fn add(&mut self, what: BadValue, origins: &[OriginId]) {
-        let known = match what {
-            BadValue::Nan => &mut self.nan,
-            BadValue::Infinity => &mut self.inf,
-        };
-        known.extend_from_slice(origins);
-        known.sort_unstable();
-        known.dedup();
-        known.truncate(MOST);
+        match what {
+            BadValue::Nan => add(&mut self.nan, origins),
+            BadValue::Infinity => add(&mut self.inf, origins),
+        }
     }
 
     pub(super) fn join(&mut self, other: &Taint) {
-        self.add(BadValue::Nan, &other.nan);
-        self.add(BadValue::Infinity, &other.inf);
+        add(&mut self.nan, &other.nan);
+        add(&mut self.inf, &other.inf);
+        add(&mut self.zero, &other.zero);
     }
+}
+
+fn add(known: &mut Vec<OriginId>, origins: &[OriginId]) {
+    known.extend_from_slice(origins);
+    known.sort_unstable();
+    known.dedup();
+    known.truncate(MOST);
 }
 
 /// How NaN or infinities got into an array.

@@ -69,16 +69,25 @@ pub(super) fn mask(view: &View<'_>, what: BadValue) -> Vec<bool> {
 
 /// The same array with 1 in place of NaN and infinities.
 pub(super) fn cleaned(array: &Tensor) -> Tensor {
+    with_ones(array, |number| !number.is_finite())
+}
+
+/// The same array with 1 in place of zeros.
+pub(super) fn lifted(array: &Tensor) -> Tensor {
+    with_ones(array, |number| number == 0.0)
+}
+
+fn with_ones(array: &Tensor, is_replaced: impl Fn(f64) -> bool) -> Tensor {
     let mut clean = array.clone();
     let wild: Vec<bool> =
-        numbers(array.dtype(), array.bytes()).iter().map(|number| !number.is_finite()).collect();
+        numbers(array.dtype(), array.bytes()).into_iter().map(is_replaced).collect();
     let one: &[u8] = match array.dtype() {
         DType::F32 | DType::C64 => &1f32.to_le_bytes(),
         DType::F64 | DType::C128 => &1f64.to_le_bytes(),
         DType::Bf16 => &0x3f80u16.to_le_bytes(),
         DType::F16 => &0x3c00u16.to_le_bytes(),
         DType::Mini(mini) => &[mini.encode(1.0)],
-        // Integers are finite.
+        // Integers are finite, and stay as they are.
         _ => return clean,
     };
     for (number, is_wild) in clean.bytes_mut().chunks_exact_mut(one.len()).zip(wild) {

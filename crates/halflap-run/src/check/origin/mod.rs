@@ -9,6 +9,7 @@
 
 mod book;
 mod content;
+mod zeros;
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -182,14 +183,19 @@ impl Tracer {
     ) -> Taken {
         let contents: Vec<NonFinite> =
             arrays.iter().map(|array| NonFinite::of(&array.view)).collect();
-        let is_bad = contents.iter().any(|content| content.is_bad());
+        let were_infinite = |array: &LaunchArray<'_>| {
+            let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
+            !locked(&self.memory).taint(start, len).zeros().is_empty()
+        };
+        let may_repeat =
+            contents.iter().any(|content| content.is_bad()) || arrays.iter().any(were_infinite);
         let input = |(array, content): (&LaunchArray<'_>, NonFinite)| {
             let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
             let is_shared = outs.iter().any(|out| out.0 as usize == start);
             let mut taint = locked(&self.memory).taint(start, len);
             // What a launch computes from finite constants is not intended.
-            let is_constant = array.argument.is_constant && taint == Taint::default();
-            if content.is_bad() && taint == Taint::default() {
+            let is_constant = array.argument.is_constant && taint.is_unknown();
+            if content.is_bad() && taint.is_unknown() {
                 let how = if is_constant { OriginKind::Constant } else { OriginKind::Unwritten };
                 taint = self.outside(how, &array.argument.buffer, &array.view);
             }
@@ -199,7 +205,8 @@ impl Tracer {
                     .into_iter()
                     .for_each(|what| book.taken(taint.of(what), seen));
             }
-            let copy = (is_bad && (content.is_bad() || is_shared)).then(|| array.view.to_tensor());
+            let is_replaced = content.is_bad() || !taint.zeros().is_empty();
+            let copy = (may_repeat && (is_replaced || is_shared)).then(|| array.view.to_tensor());
             LaunchInput { content, taint, is_constant, copy }
         };
         Taken { arrays: arrays.iter().zip(contents).map(input).collect() }
@@ -212,7 +219,14 @@ impl Tracer {
             .iter()
             .fold(NonFinite::default(), |all, array| all.or(NonFinite::of(&array.view)));
         if !content.is_bad() {
-            return self.settle(over.outs, |_| Taint::default());
+            let zeros = again.map_or(Vec::new(), |again| self.vanished(over, again));
+            return self.settle(over.outs, |_| Taint::of_zeros(&zeros));
+        }
+        let mut again = again;
+        if let Some(again) = again.as_mut().filter(|_| !over.taken.is_bad())
+            && let Some(taint) = self.reappeared(over, again)
+        {
+            return self.settle(over.outs, |_| taint.clone());
         }
         let share = match (over.taken.is_bad(), again) {
             (false, _) => SpoilShare { own: content, ..SpoilShare::default() },
@@ -229,7 +243,7 @@ impl Tracer {
         for (place, array) in outs.iter().enumerate() {
             let content = NonFinite::of(&array.view);
             let all = taint_of(place);
-            let mut taint = Taint::default();
+            let mut taint = Taint::of_zeros(all.zeros());
             for what in
                 [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
             {
@@ -452,7 +466,7 @@ impl Tracer {
             let content = NonFinite::of(&view);
             if content.is_bad() {
                 let mut taint = locked(&self.memory).taint(address.0 as usize, kind.bytes());
-                if taint == Taint::default() {
+                if taint.is_unknown() {
                     taint = self.outside(OriginKind::Constant, &format!("result {output}"), &view);
                 }
                 let kind = kind.to_string();
