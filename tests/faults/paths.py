@@ -123,6 +123,7 @@ PATH_FAULTS = [
     Case("root-of-what-rounds-below-zero", "the root of one minus the square of a number just above one", full("more", "1.0001") + "  high = f32[64] multiply(q, more)\n  squared = f32[64] multiply(high, high)\n  rest = f32[64] subtract(q, squared)\n  bad = f32[64] sqrt(rest)\n" + RESULT, inputs=plain()),
     infinity("four-bits-of-exponent", "a number that is too large once its exponent has four bits", full("large", 1000) + "  much = f32[64] multiply(q, large)\n  bad = f32[64] reduce-precision(much), exponent_bits=4, mantissa_bits=3\n" + RESULT),
     Case("nan-of-a-rank-that-sends-late", "every rank receives before it computes, and rank 1 sends a NaN", ranks_of(one=1) + TOKEN + recv("taken", "came", [(0, 1), (1, 2), (2, 3)]) + "  low = f32[64] negate(before)\n  mine = f32[64] select(on_one, low, before)\n  bad = f32[64] sqrt(mine)\n  more = f32[64] add(bad, came)\n" + send("sent", "more", [(0, 1), (1, 2), (2, 3)]) + "  kept = f32[64] select(on_one, q, more)\n  result = f32[64] add(came, kept)", inputs=plain(), rank=1, sums=False, **EIGHT),
+    Case("scores-masked-in-a-fusion", "scores that a fusion masks, all of them, less the largest of them", full("most", 1000) + "  kept = pred[64] compare(p, most), direction=GT\n  scores = f32[64] fusion(kept, p), kind=kLoop, calls=masks\n  least = f32[] constant(-inf)\n  top = f32[] reduce(scores, least), dimensions={0}, to_apply=larger\n  tops = f32[64] broadcast(top), dimensions={}\n  bad = f32[64] subtract(scores, tops)\n" + RESULT, inputs=plain(), computations="\nmasks {\n  keep = pred[64] parameter(0)\n  score = f32[64] parameter(1)\n  none = f32[] constant(-inf)\n  nones = f32[64] broadcast(none), dimensions={}\n  ROOT masked = f32[64] select(keep, score, nones)\n}\n\nlarger {\n  la = f32[] parameter(0)\n  lb = f32[] parameter(1)\n  ROOT lc = f32[] maximum(la, lb)\n}\n"),
     infinity("division-by-an-empty-sum", "numbers divided by a sum of exponentials whose terms are all masked", NO_SUM + "  bad = f32[64] divide(q, sums)\n" + RESULT),
 ]
 
@@ -139,5 +140,5 @@ PATH_CORRECT = [
 ]
 
 # Those that the tests run; bench/faults.py runs all.
-PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum"}
+PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum", "scores-masked-in-a-fusion"}
 PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum"}

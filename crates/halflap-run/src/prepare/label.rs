@@ -7,6 +7,7 @@ use halflap_hlo::ids::{InstrId, PlanId, SlotId};
 use halflap_hlo::plan::{Plan, PlannedWork, only_finds};
 use halflap_hlo::{Module, Opcode, Shape};
 
+use super::constants::MeantInfinities;
 use super::launch::PreparedLaunch;
 use super::{Planned, Preparer};
 use crate::comm::{CollectiveSpec, MessageSpec};
@@ -46,6 +47,8 @@ pub struct Label {
     pub(crate) message: Option<MessageSpec>,
     /// The indices that it takes, which HLO clamps if they are out of range.
     pub(crate) bounds: Vec<Bounds>,
+    /// The infinities that its results can have from its own constants.
+    pub(crate) meant: MeantInfinities,
 }
 
 impl Label {
@@ -143,6 +146,7 @@ impl Preparer<'_> {
             collective: None,
             message: None,
             bounds: Vec::new(),
+            meant: MeantInfinities::of(self.module, instr),
         }
     }
 

@@ -31,7 +31,7 @@ use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind, MessageSpec};
 use crate::kernel::ArrayType;
 use crate::prepare::Bounds;
 use crate::sync::locked;
-use crate::tensor::{Tensor, View};
+use crate::tensor::{Tensor, View, numbers};
 
 /// What all ranks of a run find about NaN, infinities and indices out of range. Clones share the
 /// data.
@@ -128,6 +128,15 @@ pub(super) struct FinishedLaunch<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) outs: &'a [LaunchArray<'a>],
     pub(super) taken: &'a Taken,
+}
+
+impl FinishedLaunch<'_> {
+    /// Whether all infinities of its outputs can be those of its own constants.
+    fn are_meant(&self) -> bool {
+        let numbers = |out: &LaunchArray<'_>| numbers(out.view.dtype(), out.view.bytes());
+        let mut infinite = self.outs.iter().flat_map(numbers).filter(|number| number.is_infinite());
+        infinite.all(|number| self.seen.label.meant.has(number))
+    }
 }
 
 /// A collective that a rank is about to take part in: its label and number, its inputs, and their
@@ -304,7 +313,11 @@ impl Tracer {
             let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
             let launch = Some(LaunchRecord::of(over.seen));
             let origin = self.origin(what, &array.argument.buffer, &array.view);
-            Some(locked(&self.book).add(SpoilOrigin { launch, of, ..origin }))
+            let how = match what == BadValue::Infinity && over.are_meant() {
+                true => OriginKind::Constant,
+                false => OriginKind::Made,
+            };
+            Some(locked(&self.book).add(SpoilOrigin { how, launch, of, ..origin }))
         };
         let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
         for what in [BadValue::Nan, BadValue::Infinity] {
@@ -603,7 +616,7 @@ pub(super) struct OutOfRange {
 /// The first index out of range.
 pub(super) fn out_of_range(bounds: &Bounds, arrays: &[LaunchArray<'_>]) -> Option<OutOfRange> {
     let array = arrays.get(bounds.input)?;
-    let all = crate::tensor::numbers(array.view.dtype(), array.view.bytes());
+    let all = numbers(array.view.dtype(), array.view.bytes());
     let count = bounds.most.len().max(1);
     let broken = |(at, &number): (usize, &f64)| {
         let &(dimension, most) = bounds.most.get(at / bounds.stride.max(1) % count)?;
