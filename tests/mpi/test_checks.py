@@ -118,7 +118,7 @@ def test_lifetimes(folder):
     "fault, who, what",
     [
         ("skip-collective=2:r", "rank 2 diverged", "it skipped 'r'"),
-        ("skip-collective=3:s", "rank 3 is behind", "has issued all that it had"),
+        ("skip-collective=3:s", "rank 3 is behind", "has no collectives left to issue"),
         ("double-collective=1:s", "rank 1 reached 's'", "one too many"),
         ("swap-collectives=2:q,s", "rank 2 diverged", "'q' and 's' in the opposite order"),
         ("stall=1:x", "rank 1 is behind", "its last was 'r'"),

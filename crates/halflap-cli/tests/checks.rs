@@ -412,7 +412,7 @@ fn ranks_that_go_another_way() {
         (
             "skip-collective=3:s",
             "rank 3 is behind: ranks 0, 1, 2 wait in 's'",
-            "has issued all that it had",
+            "has no collectives left to issue",
         ),
         ("double-collective=0:r", "rank 0 diverged", "it reached 'r' twice"),
         ("double-collective=1:s", "rank 1 reached 's'", "one too many"),

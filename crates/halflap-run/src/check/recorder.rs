@@ -396,7 +396,11 @@ fn behind(flights: &[Flight], index: usize) -> Option<Account> {
     }
     let ranks: Vec<usize> = late.iter().map(|flight| flight.rank).collect();
     let one = late.first()?;
-    let ended = if never.len() == late.len() { " and has issued all that it had" } else { "" };
+    let ended = if never.len() == late.len() {
+        " and never will: it has no collectives left to issue"
+    } else {
+        ""
+    };
     let text = format!(
         "{} behind: {} in {}, which {} has not reached{ended}; {}",
         if ranks.len() == 1 {
@@ -545,7 +549,7 @@ mod tests {
             &[waiting(0), flight(1, "a", 1, true), waiting(2)],
             None,
             1,
-            "has issued all that it had",
+            "has no collectives left to issue",
         );
         let ended = |rank: usize| flight(rank, "a b", 2, true);
         says(&[ended(0), ended(1), flight(2, "a b b", 2, true)], None, 2, "one too many");

@@ -101,7 +101,13 @@ impl std::fmt::Display for Stuck {
                 f,
                 "rank {rank} waits in '{kernel}' ({known}), which {message}: the other half of the message does not arrive"
             ),
-            None => write!(f, "rank {rank} does not return from kernel '{kernel}' ({known})"),
+            None => {
+                write!(f, "rank {rank} does not return from kernel '{kernel}' ({known})")?;
+                match self.target {
+                    Some(_) => Ok(()),
+                    None => f.write_str("; if it is only slow, a longer --timeout lets it end"),
+                }
+            }
         }
     }
 }

@@ -66,6 +66,10 @@ impl Walk<'_> {
         if let Some(place) = exact.or_else(|| saved.find(kernel, finding.rank)).or_else(any) {
             finding.rank = Some(place.rank);
             (finding.went_in, finding.came_out) = saved.around(place);
+            // A fault that ended the run is of the last launch.
+            if let Some(entry) = saved.kernel(place).filter(|_| again.is_some()) {
+                finding.iteration.clone_from(&entry.iteration);
+            }
         }
         self.remember_alone(kernel, memory, finding);
         Ok(again)

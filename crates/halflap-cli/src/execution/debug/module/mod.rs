@@ -185,6 +185,15 @@ impl Walk<'_> {
         {
             return Ok(Some(lifetime(&fault)));
         }
+        if plain.end.is_good() && sanity.fault().is_some_and(|fault| is_of_slow_checks(&fault)) {
+            self.session.report.notes.push(format!(
+                "checking every kernel takes too long here: after {} s a loop that ends without checks had not \
+                 ended with them, so values and memory were not checked. A larger --timeout gives the checks \
+                 more time",
+                checking.elapsed().as_secs()
+            ));
+            return self.leftover(&plain);
+        }
         let finding = match sanity.origins() {
             Some(origins) => self.spoiled(&origins)?,
             // It did not complete, so every NaN counts.
@@ -282,6 +291,11 @@ impl Walk<'_> {
         let all = checked.complaint();
         Ok(Diagnosis::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
     }
+}
+
+/// Whether a loop that ended in the plain run has not ended in time in one with checks.
+fn is_of_slow_checks(fault: &Json) -> bool {
+    text(fault, "kind") == Some("endless") && fault["is_proven"] == false
 }
 
 /// Whether there are arrays at all: a folder, or an archive of them.
