@@ -15,6 +15,7 @@ use super::moves::{ConvertStage, CopyStage};
 use super::pairs::{self, StoredMatrix};
 use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
 use super::product::{self, Extent, StridedMatrix};
+use super::thin::{self, ThinProduct};
 use super::walk::strides;
 use crate::tensor::{Complex, DType};
 
@@ -180,6 +181,7 @@ impl KernelStage for Dot {
         // SAFETY: operands are laid out as planned, and local memory has the requested length.
         unsafe {
             match self.dtype {
+                DType::F32 if self.is_thin() => self.thin(buffers, ends),
                 DType::F32 => self.multiply::<f32>(buffers, ends),
                 DType::F64 => self.multiply::<f64>(buffers, ends),
                 DType::C64 => self.multiply::<Complex<f32>>(buffers, ends),
@@ -199,6 +201,7 @@ impl KernelStage for Dot {
             () if self.is_small() => parts_of(work / 4, self.columns / pairs::COLUMNS),
             // Each part packs the right operand again.
             () if is_whole(self.dtype) => parts_of(work, self.rows / 16),
+            () if self.is_thin() => parts_of(work / 2, self.rows.max(self.columns) / STRIP),
             () if self.batch == 1 && self.is_vector() => parts_of(each / 2, self.strips() / FEWEST),
             () if self.batch >= 8 || self.batch > 1 && each < LARGE => parts_of(work, self.batch),
             () => 1,
@@ -232,6 +235,43 @@ impl Dot {
     /// Into how many strips a product with a vector can be cut.
     fn strips(&self) -> usize {
         self.rows.max(self.columns).div_ceil(STRIP)
+    }
+
+    /// Whether one of two matrices has few rows, and both run along the contracted dimension.
+    fn is_thin(&self) -> bool {
+        let (few, many) = (self.rows.min(self.columns), self.rows.max(self.columns));
+        let is_along = self.lhs.contracted == 1 && self.rhs.contracted == 1;
+        let is_worth_it = self.depth >= 32 && many >= STRIP && many >= 4 * few;
+        self.dtype == DType::F32
+            && self.batch == 1
+            && is_along
+            && is_worth_it
+            && (2..=thin::MOST).contains(&few)
+            && thin::is_possible()
+    }
+
+    /// # Safety
+    /// The pointers must hold the matrices, of f32, and `to` the result.
+    unsafe fn thin(&self, buffers: &Buffers<'_>, ends: DotPointers) {
+        let (lhs, rhs) = (ends.lhs.cast::<f32>(), ends.rhs.cast::<f32>());
+        let (start, columns) = (ends.to.cast::<f32>(), self.columns as isize);
+        let by_row = MatrixView { start, row: columns, column: 1 };
+        let by_column = MatrixView { start, row: 1, column: columns };
+        let is_left = self.rows <= self.columns;
+        let (few, many) = match is_left {
+            true => (&self.lhs, &self.rhs),
+            false => (&self.rhs, &self.lhs),
+        };
+        let product = ThinProduct {
+            few: self.rows.min(self.columns),
+            few_step: few.free as isize,
+            many_step: many.free as isize,
+            depth: self.depth,
+            from: if is_left { [lhs, rhs] } else { [rhs, lhs] },
+            to: if is_left { by_row } else { by_column },
+        };
+        // SAFETY: the caller's promise; the machine was asked.
+        unsafe { product.run(buffers.share(self.rows.max(self.columns))) };
     }
 
     /// Whether both operands are stored in a type of at most 16 bits.

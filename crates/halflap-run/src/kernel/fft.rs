@@ -8,12 +8,12 @@ use super::Buffers;
 use super::block::is_wide;
 use super::error::Gap;
 use super::formula::{Op, TermId, Transform};
-use super::fourier::{LineTransform, Planes, Scalar, Twiddle, is_smooth, turn};
+use super::fourier::{
+    LineTransform, Planes, Scalar, Twiddle, is_smooth, less, plus, turn, turned_by,
+};
+use super::lanes::{FEW, LANES, Pack, PlainPack, Single};
 use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use crate::tensor::{Complex, DType};
-
-/// How many lines are transformed together.
-const LANES: usize = 8;
 
 /// Contiguous lines with more elements than this are transformed one at a time.
 const LONG: usize = 4096;
@@ -26,7 +26,8 @@ enum TransformKind {
     ToReal,
 }
 
-/// Where the lines of an array are, in numbers: a complex one is two.
+/// Where the lines of an array are, in numbers: a complex one is two, and so are two real ones that
+/// are transformed as one.
 #[derive(Clone, Copy)]
 struct Grid {
     /// How many groups of lines there are, and how far they are apart.
@@ -178,14 +179,15 @@ impl FftShape {
             line_step: len * step,
             step,
         };
-        let (real, half) = (along(len, 1), along(len / 2 + 1, 2));
+        let is_packed = !matches!(kind, TransformKind::Complex { .. }) && len.is_multiple_of(2);
+        let real = if is_packed { along(len / 2, 2) } else { along(len, 1) };
+        let half = along(len / 2 + 1, 2);
         let (input, output) = match kind {
             TransformKind::FromReal => (real, half),
             TransformKind::ToReal => (half, real),
             TransformKind::Complex { .. } if dim == last => (along(len, 2), along(len, 2)),
             TransformKind::Complex { .. } => (across, across),
         };
-        let is_packed = !matches!(kind, TransformKind::Complex { .. }) && len.is_multiple_of(2);
         let is_scaled =
             matches!(kind, TransformKind::Complex { is_inverse: true } | TransformKind::ToReal);
         Lines {
@@ -206,60 +208,169 @@ impl FftShape {
     }
 }
 
+/// How lines that are transformed together lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LineOrder {
+    /// Complex lines, the first elements of all one after the other.
+    Beside,
+    /// Complex lines one behind the other, each without gaps.
+    Behind,
+    /// Anything else, and fewer lines.
+    Scattered,
+}
+
 /// A few lines of an array.
 struct LineBlock<S> {
-    start: *mut S,
+    starts: [*mut S; LANES],
     grid: Grid,
     count: usize,
+    order: LineOrder,
 }
 
 impl<S: Scalar> LineBlock<S> {
+    /// Some of the lines of an array: at most as many as lie beside each other.
+    fn new(array: *mut S, grid: Grid, lines: std::ops::Range<usize>) -> LineBlock<S> {
+        let (mut group, mut line) = (lines.start / grid.lines, lines.start % grid.lines);
+        let is_one_group = line + lines.len() <= grid.lines;
+        let mut starts = [array; LANES];
+        for start in &mut starts[..lines.len()] {
+            *start = array.wrapping_add(group * grid.group_step + line * grid.line_step);
+            line += 1;
+            if line == grid.lines {
+                (group, line) = (group + 1, 0);
+            }
+        }
+        let order = match lines.len() == LANES && is_one_group {
+            true if grid.line_step == 2 => LineOrder::Beside,
+            true if grid.step == 2 => LineOrder::Behind,
+            _ => LineOrder::Scattered,
+        };
+        LineBlock { starts, grid, count: lines.len(), order }
+    }
+
     /// The number at a place of a line; of a complex element, its real part.
+    #[inline(always)]
+    fn at(&self, at: usize, line: usize) -> *mut S {
+        self.starts[line].wrapping_add(at * self.grid.step)
+    }
+
+    /// Reads complex elements from the first on. Lanes without a line get zeros.
     ///
     /// # Safety
-    /// The block must have it.
+    /// The lines must have them, and the planes room.
     #[inline(always)]
-    unsafe fn at(&self, at: usize, line: usize) -> *mut S {
-        // SAFETY: the caller's promise.
-        unsafe { self.start.add(at * self.grid.step + line * self.grid.line_step) }
-    }
-
-    /// Whether as many complex lines as are transformed together lie beside each other.
-    fn is_full_row(&self) -> bool {
-        self.count == LANES && self.grid.line_step == 2
-    }
-
-    /// # Safety
-    /// The block must have the element.
-    #[inline(always)]
-    unsafe fn real<T: Scalar>(&self, at: usize, line: usize) -> T {
-        // SAFETY: the caller's promise.
-        T::of(unsafe { self.at(at, line).read() }.get())
-    }
-
-    /// # Safety
-    /// The block must have the element, which must be complex.
-    #[inline(always)]
-    unsafe fn complex<T: Scalar>(&self, at: usize, line: usize) -> (T, T) {
-        // SAFETY: the caller's promise.
-        let (re, im) = unsafe {
-            let place = self.at(at, line);
-            (place.read(), place.add(1).read())
-        };
-        (T::of(re.get()), T::of(im.get()))
-    }
-
-    /// # Safety
-    /// The block must have the element, which must be complex.
-    #[inline(always)]
-    unsafe fn set<T: Scalar>(&self, at: usize, line: usize, value: Complex<T>) {
-        // SAFETY: the caller's promise.
+    unsafe fn read<T: Scalar, V: Pack<T>>(&self, count: usize, to: Parts<*mut T>, width: usize) {
+        let (mut done, step) = (0, self.grid.step);
+        let from = self.starts[0].cast::<T>();
+        // SAFETY: elements of the lines; the caller's promise. Both types are the same where one is
+        // read as the other.
         unsafe {
-            let place = self.at(at, line);
-            place.write(S::of(value.re.get()));
-            place.add(1).write(S::of(value.im.get()));
+            match self.order {
+                LineOrder::Beside if is_same::<T, S>() => {
+                    for number in 0..count * LANES / V::LEN {
+                        let (at, lane) = place_of::<T, V>(number);
+                        let from = from.add(at * step + 2 * lane);
+                        let (re, im) = V::load(from).split(V::load(from.add(V::LEN)));
+                        re.store(to.re.add(at * LANES + lane));
+                        im.store(to.im.add(at * LANES + lane));
+                    }
+                    return;
+                }
+                LineOrder::Behind if is_same::<T, S>() => {
+                    done = count / FEW * FEW;
+                    for at in (0..done).step_by(FEW) {
+                        let parts = [to.re.add(at * LANES), to.im.add(at * LANES)];
+                        V::read_few(from.add(2 * at), self.grid.line_step, parts);
+                    }
+                }
+                _ => {}
+            }
+            for (at, line) in (done..count).flat_map(|at| (0..width).map(move |line| (at, line))) {
+                let part = |number: usize| match line < self.count {
+                    true => T::of(self.at(at, line).add(number).read().get()),
+                    false => T::of(0.0),
+                };
+                *to.re.add(at * width + line) = part(0);
+                *to.im.add(at * width + line) = part(1);
+            }
         }
     }
+
+    /// Writes complex elements, multiplied by a number, from the first on.
+    ///
+    /// # Safety
+    /// As for [`LineBlock::read`].
+    #[inline(always)]
+    unsafe fn write<T: Scalar, V: Pack<T>>(&self, made: MadeLines<T>) {
+        let MadeLines { count, from, width, scale } = made;
+        let (mut done, step) = (0, self.grid.step);
+        let to = self.starts[0].cast::<T>();
+        // SAFETY: as for reading.
+        unsafe {
+            match self.order {
+                LineOrder::Beside if is_same::<T, S>() => {
+                    let scale = V::all(scale);
+                    for number in 0..count * LANES / V::LEN {
+                        let (at, lane) = place_of::<T, V>(number);
+                        let re = V::load(from.re.add(at * LANES + lane)).times(scale);
+                        let im = V::load(from.im.add(at * LANES + lane)).times(scale);
+                        let (first, second) = re.joined(im);
+                        let to = to.add(at * step + 2 * lane);
+                        first.store(to);
+                        second.store(to.add(V::LEN));
+                    }
+                    return;
+                }
+                LineOrder::Behind if is_same::<T, S>() => {
+                    done = count / FEW * FEW;
+                    for at in (0..done).step_by(FEW) {
+                        let parts = [from.re.add(at * LANES), from.im.add(at * LANES)];
+                        V::write_few(to.add(2 * at), self.grid.line_step, parts, scale);
+                    }
+                }
+                _ => {}
+            }
+            for at in done..count {
+                for line in 0..self.count {
+                    let (re, im) = (from.re.add(at * width + line), from.im.add(at * width + line));
+                    let place = self.at(at, line);
+                    place.write(S::of((*re * scale).get()));
+                    place.add(1).write(S::of((*im * scale).get()));
+                }
+            }
+        }
+    }
+}
+
+/// Which element of which line a pack begins with.
+#[inline(always)]
+fn place_of<T: Scalar, V: Pack<T>>(number: usize) -> (usize, usize) {
+    (number * V::LEN / LANES, number * V::LEN % LANES)
+}
+
+/// Whether numbers are stored in the type in which they are computed: there are two.
+fn is_same<T: Scalar, S: Scalar>() -> bool {
+    size_of::<T>() == size_of::<S>()
+}
+
+/// The planes of several lines.
+type Parts<P> = Complex<P>;
+
+/// Complex elements of lines that are to be written.
+struct MadeLines<T> {
+    count: usize,
+    from: Parts<*const T>,
+    /// How many lines the planes have.
+    width: usize,
+    scale: T,
+}
+
+fn exchanged<P>(parts: Parts<P>) -> Parts<P> {
+    Complex { re: parts.im, im: parts.re }
+}
+
+fn starts<T>(planes: &mut Planes<'_, T>) -> Parts<*mut T> {
+    Complex { re: planes.re.as_mut_ptr(), im: planes.im.as_mut_ptr() }
 }
 
 impl<T: Scalar, S: Scalar> Lines<T, S> {
@@ -273,199 +384,203 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
         if is_along && self.line.room() > LONG { 1 } else { LANES }
     }
 
+    /// How many elements planes have room for, of each line: those of the transform, and one more
+    /// for the half of a real line's.
+    fn room(&self) -> usize {
+        self.line.room() + 1
+    }
+
+    fn line_count(&self) -> usize {
+        self.input.groups * self.input.lines
+    }
+
     fn blocks(&self) -> usize {
-        self.input.groups * self.input.lines.div_ceil(self.width())
-    }
-
-    /// Some lines of an array.
-    ///
-    /// # Safety
-    /// It must hold all lines of the grid.
-    unsafe fn block(&self, array: *mut u8, grid: Grid, number: usize) -> LineBlock<S> {
-        let each = grid.lines.div_ceil(self.width());
-        let first = number % each * self.width();
-        let at = number / each * grid.group_step + first * grid.line_step;
-        // SAFETY: the caller's promise.
-        let start = unsafe { array.cast::<S>().add(at) };
-        LineBlock { start, grid, count: self.width().min(grid.lines - first) }
-    }
-
-    /// # Safety
-    /// The block must have the lines of the input.
-    #[inline(always)]
-    unsafe fn load(&self, from: &LineBlock<S>, planes: &mut Planes<'_, T>) {
-        if matches!(self.kind, TransformKind::Complex { .. }) {
-            // SAFETY: the caller's promise.
-            return unsafe { self.load_complex(from, planes) };
-        }
-        let count = from.count;
-        let rows = planes.re.chunks_exact_mut(count).zip(planes.im.chunks_exact_mut(count));
-        for (at, (re, im)) in rows.take(self.line.len).enumerate() {
-            for line in 0..count {
-                // SAFETY: an element of a line; the caller's promise.
-                let (a, b) = unsafe {
-                    match self.kind {
-                        TransformKind::FromReal if self.is_packed() => {
-                            (from.real(2 * at, line), from.real(2 * at + 1, line))
-                        }
-                        TransformKind::FromReal => (from.real(at, line), T::of(0.0)),
-                        _ => self.spectrum(from, at, line),
-                    }
-                };
-                // An inverse transform is a forward one with the parts exchanged, before and after.
-                (re[line], im[line]) = if self.is_inverse() { (b, a) } else { (a, b) };
-            }
-        }
-    }
-
-    /// Lines that lie beside each other are read as they come.
-    ///
-    /// # Safety
-    /// The block must have the lines of the input, which must be complex.
-    #[inline(always)]
-    unsafe fn load_complex(&self, from: &LineBlock<S>, planes: &mut Planes<'_, T>) {
-        let (count, is_beside) = (from.count, from.is_full_row());
-        let Planes { re, im } = planes;
-        // An inverse transform is a forward one with the parts exchanged, before and after.
-        let (first, second) = if self.is_inverse() { (im, re) } else { (re, im) };
-        let rows = first.chunks_exact_mut(count).zip(second.chunks_exact_mut(count));
-        for (at, (first, second)) in rows.take(self.line.len).enumerate() {
-            // SAFETY: elements of the lines; the caller's promise.
-            unsafe {
-                if is_beside {
-                    let row = &*from.at(at, 0).cast::<[S; 2 * LANES]>();
-                    let (first, second) = (&mut first[..LANES], &mut second[..LANES]);
-                    for line in 0..LANES {
-                        first[line] = T::of(row[2 * line].get());
-                        second[line] = T::of(row[2 * line + 1].get());
-                    }
-                    continue;
-                }
-                for line in 0..count {
-                    (first[line], second[line]) = from.complex(at, line);
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// The block must have the lines of the output, which must be complex.
-    #[inline(always)]
-    unsafe fn store_complex(&self, planes: &Planes<'_, T>, to: &LineBlock<S>) {
-        let (count, scale, is_beside) = (to.count, self.scale, to.is_full_row());
-        let (first, second) = match self.is_inverse() {
-            true => (&*planes.im, &*planes.re),
-            false => (&*planes.re, &*planes.im),
-        };
-        let rows = first.chunks_exact(count).zip(second.chunks_exact(count));
-        for (at, (first, second)) in rows.take(self.line.len).enumerate() {
-            // SAFETY: elements of the lines; the caller's promise.
-            unsafe {
-                if is_beside {
-                    let row = &mut *to.at(at, 0).cast::<[S; 2 * LANES]>();
-                    let (first, second) = (&first[..LANES], &second[..LANES]);
-                    for line in 0..LANES {
-                        row[2 * line] = S::of((first[line] * scale).get());
-                        row[2 * line + 1] = S::of((second[line] * scale).get());
-                    }
-                    continue;
-                }
-                for line in 0..count {
-                    let (re, im) = (first[line] * scale, second[line] * scale);
-                    to.set(at, line, Complex { re, im });
-                }
-            }
-        }
+        self.line_count().div_ceil(self.width())
     }
 
     fn is_inverse(&self) -> bool {
         matches!(self.kind, TransformKind::Complex { is_inverse: true } | TransformKind::ToReal)
     }
 
-    /// An element of the line whose inverse transform is real, or has it in both of its parts.
+    /// Reads lines into the first planes, ready to be transformed; the others are scratch.
     ///
     /// # Safety
-    /// The block must have half of the line.
-    unsafe fn spectrum(&self, from: &LineBlock<S>, at: usize, line: usize) -> (T, T) {
-        // The imaginary parts at both ends are ignored.
-        let element = |at: usize| {
-            // SAFETY: the first half is there; the caller's promise.
-            let (re, im) = unsafe { from.complex::<T>(at, line) };
-            let is_end = at == 0 || 2 * at == self.len;
-            (re, if is_end { T::of(0.0) } else { im })
-        };
-        if !self.is_packed() {
-            let (re, im) = element(at.min(self.len - at));
-            return (re, if 2 * at > self.len { -im } else { im });
-        }
-        let ((re, im), (other_re, other_im)) = (element(at), element(self.len / 2 - at));
-        let even = (re + other_re, im - other_im);
-        let by = self.halves[at];
-        let by = Twiddle { re: by.re, im: -by.im };
-        let (odd_re, odd_im) = by.times(re - other_re, im + other_im);
-        (even.0 - odd_im, even.1 + odd_re)
-    }
-
-    /// # Safety
-    /// The block must have the lines of the output.
+    /// The block must have the lines of the input.
     #[inline(always)]
-    unsafe fn store(&self, planes: &Planes<'_, T>, to: &LineBlock<S>) {
-        if matches!(self.kind, TransformKind::Complex { .. }) {
-            // SAFETY: the caller's promise.
-            return unsafe { self.store_complex(planes, to) };
-        }
-        let count = to.count;
-        let get = |at: usize, line: usize| {
-            let (a, b) = (planes.re[at * count + line], planes.im[at * count + line]);
-            match self.is_inverse() {
-                true => Complex { re: b * self.scale, im: a * self.scale },
-                false => Complex { re: a, im: b },
-            }
-        };
-        let written =
-            if self.kind == TransformKind::FromReal { self.len / 2 + 1 } else { self.line.len };
-        for at in 0..written {
-            for line in 0..count {
-                // SAFETY: an element of a line; the caller's promise.
-                unsafe {
-                    match self.kind {
-                        TransformKind::FromReal if self.is_packed() => {
-                            to.set(at, line, self.unpacked(&get, at, line));
-                        }
-                        TransformKind::FromReal => to.set(at, line, get(at, line)),
-                        _ => {
-                            let Complex { re, im } = get(at, line);
-                            match self.is_packed() {
-                                true => {
-                                    to.at(2 * at, line).write(S::of(re.get()));
-                                    to.at(2 * at + 1, line).write(S::of(im.get()));
-                                }
-                                false => to.at(at, line).write(S::of(re.get())),
-                            }
-                        }
+    unsafe fn load<V: Pack<T>>(&self, from: &LineBlock<S>, [to, aside]: [Parts<*mut T>; 2]) {
+        let width = self.width();
+        // An inverse transform is a forward one with the parts exchanged, before and after.
+        let to = if self.is_inverse() { exchanged(to) } else { to };
+        // SAFETY: elements of the lines; the caller's promise.
+        unsafe {
+            match self.kind {
+                TransformKind::Complex { .. } => from.read::<T, V>(self.len, to, width),
+                TransformKind::FromReal if self.is_packed() => {
+                    from.read::<T, V>(self.line.len, to, width)
+                }
+                TransformKind::FromReal => self.load_real(from, to),
+                TransformKind::ToReal => {
+                    from.read::<T, V>(self.len / 2 + 1, aside, width);
+                    self.zero_ends(aside);
+                    match self.is_packed() {
+                        true => self.pack::<V>(aside, to),
+                        false => self.mirror(aside, to),
                     }
                 }
             }
         }
     }
 
-    /// An element of a real line's transform, from that of the line's even and odd elements.
+    /// Writes lines that were transformed.
+    ///
+    /// # Safety
+    /// The block must have the lines of the output.
     #[inline(always)]
-    fn unpacked(
-        &self,
-        get: &impl Fn(usize, usize) -> Complex<T>,
-        at: usize,
-        line: usize,
-    ) -> Complex<T> {
-        let len = self.line.len;
-        let (a, b) = (get(at % len, line), get((len - at) % len, line));
-        let half = T::of(0.5);
-        let even = Complex { re: (a.re + b.re) * half, im: (a.im - b.im) * half };
-        // The difference divided by i.
-        let odd = Complex { re: (a.im + b.im) * half, im: (b.re - a.re) * half };
-        let (odd_re, odd_im) = self.halves[at].times(odd.re, odd.im);
-        Complex { re: even.re + odd_re, im: even.im + odd_im }
+    unsafe fn store<V: Pack<T>>(&self, [from, aside]: [Parts<*mut T>; 2], to: &LineBlock<S>) {
+        let from = if self.is_inverse() { exchanged(from) } else { from };
+        let (width, scale) = (self.width(), self.scale);
+        let made = |count: usize, from: Parts<*mut T>| {
+            let from = Complex { re: from.re.cast_const(), im: from.im.cast_const() };
+            MadeLines { count, from, width, scale }
+        };
+        // SAFETY: elements of the lines; the caller's promise.
+        unsafe {
+            match self.kind {
+                TransformKind::FromReal if self.is_packed() => {
+                    self.unpack::<V>(from, aside);
+                    to.write::<T, V>(made(self.len / 2 + 1, aside));
+                }
+                TransformKind::FromReal => to.write::<T, V>(made(self.len / 2 + 1, from)),
+                TransformKind::ToReal if !self.is_packed() => self.store_real(from, to),
+                _ => to.write::<T, V>(made(self.line.len, from)),
+            }
+        }
     }
+
+    /// Real lines of odd length as complex ones.
+    ///
+    /// # Safety
+    /// The block must have the lines, and the planes room.
+    unsafe fn load_real(&self, from: &LineBlock<S>, to: Parts<*mut T>) {
+        let width = self.width();
+        for at in 0..self.len {
+            for line in 0..width {
+                // SAFETY: an element of a line; the caller's promise.
+                unsafe {
+                    *to.re.add(at * width + line) = match line < from.count {
+                        true => T::of(from.at(at, line).read().get()),
+                        false => T::of(0.0),
+                    };
+                    *to.im.add(at * width + line) = T::of(0.0);
+                }
+            }
+        }
+    }
+
+    /// The real parts of complex lines.
+    ///
+    /// # Safety
+    /// As for [`Lines::load_real`].
+    unsafe fn store_real(&self, from: Parts<*mut T>, to: &LineBlock<S>) {
+        for (at, line) in (0..self.len).flat_map(|at| (0..to.count).map(move |line| (at, line))) {
+            // SAFETY: an element of a line; the caller's promise.
+            unsafe {
+                let value = *from.re.add(at * self.width() + line) * self.scale;
+                to.at(at, line).write(S::of(value.get()));
+            }
+        }
+    }
+
+    /// The imaginary parts at both ends of a real line's half are ignored.
+    ///
+    /// # Safety
+    /// The planes must have the half.
+    unsafe fn zero_ends(&self, half: Parts<*mut T>) {
+        let width = self.width();
+        let ends = [Some(0), self.len.is_multiple_of(2).then_some(self.len / 2)];
+        for (end, line) in
+            ends.into_iter().flatten().flat_map(|end| (0..width).map(move |line| (end, line)))
+        {
+            // SAFETY: an element of the planes; the caller's promise.
+            unsafe { *half.im.add(end * width + line) = T::of(0.0) };
+        }
+    }
+
+    /// All of the transform of a real line of odd length, from its half.
+    ///
+    /// # Safety
+    /// The planes must have room for the lines.
+    unsafe fn mirror(&self, half: Parts<*mut T>, to: Parts<*mut T>) {
+        let width = self.width();
+        for (at, line) in (0..self.len).flat_map(|at| (0..width).map(move |line| (at, line))) {
+            let from = at.min(self.len - at) * width + line;
+            // SAFETY: elements of the planes; the caller's promise.
+            unsafe {
+                let im = *half.im.add(from);
+                *to.re.add(at * width + line) = *half.re.add(from);
+                *to.im.add(at * width + line) = if 2 * at > self.len { -im } else { im };
+            }
+        }
+    }
+
+    /// The line whose inverse transform has the even elements of a real line in its real parts, and
+    /// the odd ones in the others, from the half of the real line's transform.
+    ///
+    /// # Safety
+    /// As for [`Lines::mirror`].
+    #[inline(always)]
+    unsafe fn pack<V: Pack<T>>(&self, half: Parts<*mut T>, to: Parts<*mut T>) {
+        let (width, len) = (self.width(), self.line.len);
+        for (at, by) in self.halves[..len].iter().enumerate() {
+            let by = Twiddle { re: by.re, im: -by.im };
+            for lane in (0..width).step_by(V::LEN) {
+                // SAFETY: elements of the planes; the caller's promise.
+                unsafe {
+                    let a: Complex<V> = packs(half, at * width + lane);
+                    let b: Complex<V> = packs(half, (len - at) * width + lane);
+                    let odd = Complex { re: a.re.less(b.re), im: a.im.plus(b.im) };
+                    let odd = turned_by(odd, by);
+                    a.re.plus(b.re).less(odd.im).store(to.re.add(at * width + lane));
+                    a.im.less(b.im).plus(odd.re).store(to.im.add(at * width + lane));
+                }
+            }
+        }
+    }
+
+    /// The half of a real line's transform, from that of the line's even and odd elements.
+    ///
+    /// # Safety
+    /// As for [`Lines::mirror`].
+    #[inline(always)]
+    unsafe fn unpack<V: Pack<T>>(&self, from: Parts<*mut T>, to: Parts<*mut T>) {
+        let (width, len) = (self.width(), self.line.len);
+        let half = V::all(T::of(0.5));
+        for (at, &by) in self.halves.iter().enumerate() {
+            let (one, other) = (at % len * width, (len - at) % len * width);
+            for lane in (0..width).step_by(V::LEN) {
+                // SAFETY: elements of the planes; the caller's promise.
+                unsafe {
+                    let a: Complex<V> = packs(from, one + lane);
+                    let b: Complex<V> = packs(from, other + lane);
+                    let (sum, off) = (plus(a, b), less(a, b));
+                    let even = Complex { re: sum.re.times(half), im: off.im.times(half) };
+                    // The difference divided by i.
+                    let odd = Complex { re: sum.im.times(half), im: b.re.less(a.re).times(half) };
+                    let given = plus(even, turned_by(odd, by));
+                    given.re.store(to.re.add(at * width + lane));
+                    given.im.store(to.im.add(at * width + lane));
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The planes must have as many numbers from this one on.
+#[inline(always)]
+unsafe fn packs<T: Scalar, V: Pack<T>>(planes: Parts<*mut T>, at: usize) -> Complex<V> {
+    // SAFETY: the caller's promise.
+    unsafe { Complex { re: V::load(planes.re.add(at)), im: V::load(planes.im.add(at)) } }
 }
 
 impl<T: Scalar, S: Scalar> Lines<T, S> {
@@ -474,30 +589,32 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
     unsafe fn wide(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise.
-        unsafe { self.plain(buffers) };
+        unsafe { self.with::<T::Wide>(buffers) };
     }
 
     /// # Safety
     /// See [`KernelStage::run`].
     #[inline(always)]
-    unsafe fn plain(&self, buffers: &Buffers<'_>) {
-        let room = self.line.room() * self.width();
+    unsafe fn with<V: Pack<T>>(&self, buffers: &Buffers<'_>) {
+        let (room, width) = (self.room() * self.width(), self.width());
         // SAFETY: local memory has the requested length, and any bytes are numbers.
         let local =
             unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<T>(), 4 * room) };
         let (from, to) = (buffers.read(self.from).cast_mut(), buffers.write(self.to));
         for number in buffers.share(self.blocks()) {
-            let (lines, other) = local.split_at_mut(2 * room);
-            let ((re, im), (other_re, other_im)) =
-                (lines.split_at_mut(room), other.split_at_mut(room));
-            let mut lines = Planes { re, im };
+            let first = number * width;
+            let chosen = first..self.line_count().min(first + width);
+            let (lines, aside) = local.split_at_mut(2 * room);
+            let ((re, im), (aside_re, aside_im)) =
+                (lines.split_at_mut(room), aside.split_at_mut(room));
+            let (mut lines, mut aside) = (Planes { re, im }, Planes { re: aside_re, im: aside_im });
             // SAFETY: the slots hold all lines, and only this part writes these.
             unsafe {
-                let block = self.block(from, self.input, number);
-                self.load(&block, &mut lines);
-                let other = Planes { re: other_re, im: other_im };
-                let lines = self.line.run(lines, other, block.count);
-                self.store(&lines, &self.block(to, self.output, number));
+                let block = LineBlock::new(from.cast(), self.input, chosen.clone());
+                self.load::<V>(&block, [starts(&mut lines), starts(&mut aside)]);
+                let (mut lines, mut aside) = self.line.run(lines, aside, width);
+                let block = LineBlock::new(to.cast(), self.output, chosen);
+                self.store::<V>([starts(&mut lines), starts(&mut aside)], &block);
             }
         }
     }
@@ -508,17 +625,18 @@ impl<T: Scalar, S: Scalar> KernelStage for Lines<T, S> {
         // SAFETY: the caller's promise; the machine has the vectors where they are used.
         unsafe {
             match is_wide() {
+                _ if self.width() == 1 => self.with::<Single<T>>(buffers),
                 true => self.wide(buffers),
-                false => self.plain(buffers),
+                false => self.with::<PlainPack<T>>(buffers),
             }
         }
     }
 
     fn parts(&self) -> usize {
-        super::plan::parts_of(self.input.groups * self.input.lines * self.len * 4, self.blocks())
+        super::plan::parts_of(self.line_count() * self.len * 4, self.blocks())
     }
 
     fn local_bytes(&self) -> usize {
-        4 * self.line.room() * self.width() * size_of::<T>()
+        4 * self.room() * self.width() * size_of::<T>()
     }
 }

@@ -9,6 +9,8 @@ use std::f64::consts::PI;
 use std::ops::{Add, Mul, Neg, Sub};
 
 use super::block::is_wide;
+use super::lanes::{LANES, Pack, PlainPack, Single};
+use crate::tensor::Complex;
 
 /// The type of the computation.
 pub(super) trait Scalar:
@@ -21,23 +23,42 @@ pub(super) trait Scalar:
     + Sync
     + 'static
 {
+    /// What is computed at once, on a machine with wide vectors.
+    type Wide: Pack<Self>;
+
     fn of(number: f64) -> Self;
     fn get(self) -> f64;
 }
 
 impl Scalar for f32 {
+    #[cfg(target_arch = "x86_64")]
+    type Wide = std::arch::x86_64::__m256;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Wide = PlainPack<f32>;
+
+    #[inline(always)]
     fn of(number: f64) -> f32 {
         number as f32
     }
+
+    #[inline(always)]
     fn get(self) -> f64 {
         self.into()
     }
 }
 
 impl Scalar for f64 {
+    #[cfg(target_arch = "x86_64")]
+    type Wide = std::arch::x86_64::__m256d;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Wide = PlainPack<f64>;
+
+    #[inline(always)]
     fn of(number: f64) -> f64 {
         number
     }
+
+    #[inline(always)]
     fn get(self) -> f64 {
         self
     }
@@ -97,16 +118,28 @@ struct Chirp<T> {
     kernel: Vec<Twiddle<T>>,
 }
 
-/// The radices of a length; nothing if one would be too large.
-fn radices(mut len: usize) -> Option<Vec<usize>> {
+/// The radices of a length; nothing if one would be too large. Few large ones: every pass goes
+/// through all of the memory.
+fn radices(len: usize) -> Option<Vec<usize>> {
     let mut found = Vec::new();
-    for radix in [4, 2, 3, 5, 7, 11, 13] {
-        while len.is_multiple_of(radix) {
+    let mut twos = len.trailing_zeros();
+    let mut left = len >> twos;
+    while twos > 0 {
+        let bits = match twos {
+            1 => 1,
+            2 | 4 => 2,
+            _ => 3,
+        };
+        found.push(1 << bits);
+        twos -= bits;
+    }
+    for radix in [3, 5, 7, 11, 13] {
+        while left.is_multiple_of(radix) {
             found.push(radix);
-            len /= radix;
+            left /= radix;
         }
     }
-    (len == 1).then_some(found)
+    (left == 1).then_some(found)
 }
 
 /// Whether a length is split without a convolution, which needs more precision.
@@ -143,17 +176,8 @@ impl<T: Scalar> LineTransform<T> {
     }
 
     /// Transforms lines in the first planes, with the second as scratch; returns the planes that
-    /// have the result.
+    /// have the result, and the others.
     pub(super) fn run<'a>(
-        &self,
-        lines: Planes<'a, T>,
-        other: Planes<'a, T>,
-        count: usize,
-    ) -> Planes<'a, T> {
-        self.both(lines, other, count).0
-    }
-
-    fn both<'a>(
         &self,
         mut lines: Planes<'a, T>,
         mut other: Planes<'a, T>,
@@ -183,7 +207,7 @@ impl<T: Scalar> Chirp<T> {
         }
         let (mut other_re, mut other_im) = (re.clone(), im.clone());
         let other = Planes { re: &mut other_re, im: &mut other_im };
-        let given = padded.run(Planes { re: &mut re, im: &mut im }, other, 1);
+        let (given, _) = padded.run(Planes { re: &mut re, im: &mut im }, other, 1);
         let scale = T::of(1.0 / room as f64);
         let pairs = given.re.iter().zip(given.im.iter());
         let kernel = pairs.map(|(&re, &im)| Twiddle { re: re * scale, im: im * scale }).collect();
@@ -201,11 +225,11 @@ impl<T: Scalar> Chirp<T> {
         for plane in [&mut lines.re, &mut lines.im] {
             plane[used..room].fill(T::of(0.0));
         }
-        (lines, other) = self.padded.both(lines, other, count);
+        (lines, other) = self.padded.run(lines, other, count);
         turned(&mut lines, &self.kernel, count);
         // The inverse, by the forward transform of the conjugate.
         lines.im[..room].iter_mut().for_each(|im| *im = -*im);
-        (lines, other) = self.padded.both(lines, other, count);
+        (lines, other) = self.padded.run(lines, other, count);
         lines.im[..used].iter_mut().for_each(|im| *im = -*im);
         turned(&mut lines, &self.by, count);
         (lines, other)
@@ -222,122 +246,212 @@ fn turned<T: Scalar>(lines: &mut Planes<'_, T>, by: &[Twiddle<T>], count: usize)
 
 impl<T: Scalar> RadixPass<T> {
     fn run(&self, from: &Planes<'_, T>, to: &mut Planes<'_, T>, count: usize) {
-        match is_wide() {
-            // SAFETY: the machine has the vectors.
-            true => unsafe { self.wide(from, to, count) },
-            false => self.plain(from, to, count),
+        let run = self.stride * count;
+        let used = self.radix * self.rest * run;
+        let planes = [&*from.re, &*from.im, &*to.re, &*to.im];
+        assert!(planes.iter().all(|plane| plane.len() >= used), "planes are too short");
+        let ends = PassEnds {
+            from: Complex { re: from.re.as_ptr(), im: from.im.as_ptr() },
+            to: Complex { re: to.re.as_mut_ptr(), im: to.im.as_mut_ptr() },
+            run,
+        };
+        // SAFETY: the planes hold all elements, and the machine has the vectors.
+        unsafe {
+            match is_wide() {
+                true if run.is_multiple_of(T::Wide::LEN) => self.wide::<T::Wide>(ends),
+                true => self.wide::<Single<T>>(ends),
+                false if run.is_multiple_of(LANES) => self.with::<PlainPack<T>>(ends),
+                false => self.with::<Single<T>>(ends),
+            }
         }
     }
 
     /// # Safety
-    /// The machine must have 256-bit vectors.
+    /// As for [`RadixPass::sweep`]. The machine must have 256-bit vectors.
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
-    unsafe fn wide(&self, from: &Planes<'_, T>, to: &mut Planes<'_, T>, count: usize) {
-        self.plain(from, to, count);
+    unsafe fn wide<V: Pack<T>>(&self, ends: PassEnds<T>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.with::<V>(ends) };
     }
 
+    /// # Safety
+    /// As for [`RadixPass::sweep`].
     #[inline(always)]
-    fn plain(&self, from: &Planes<'_, T>, to: &mut Planes<'_, T>, count: usize) {
-        let run = self.stride * count;
-        for j in 0..self.rest {
-            let input = |number: usize| {
-                let place = (j + self.rest * number) * run;
-                (&from.re[place..][..run], &from.im[place..][..run])
-            };
-            let turns = &self.turns[j * (self.radix - 1)..][..self.radix - 1];
-            let place = self.radix * j * run;
-            let re = &mut to.re[place..][..self.radix * run];
-            let im = &mut to.im[place..][..self.radix * run];
+    unsafe fn with<V: Pack<T>>(&self, ends: PassEnds<T>) {
+        // SAFETY: the caller's promise.
+        unsafe {
             match self.radix {
-                2 => two([input(0), input(1)], Planes { re, im }, turns[0]),
-                4 => {
-                    four([0, 1, 2, 3].map(input), Planes { re, im }, [turns[0], turns[1], turns[2]])
-                }
-                _ => self.many(input, Planes { re, im }, turns),
+                2 => self.sweep::<V, 2>(ends),
+                3 => self.sweep::<V, 3>(ends),
+                4 => self.sweep::<V, 4>(ends),
+                5 => self.sweep::<V, 5>(ends),
+                7 => self.sweep::<V, 7>(ends),
+                8 => self.sweep::<V, 8>(ends),
+                11 => self.sweep::<V, 11>(ends),
+                _ => self.sweep::<V, 13>(ends),
             }
         }
     }
 
-    /// Any radix, by its definition.
+    /// All transforms of one radix.
+    ///
+    /// # Safety
+    /// The planes must hold the elements of all transforms.
     #[inline(always)]
-    fn many<'f>(
-        &self,
-        input: impl Fn(usize) -> (&'f [T], &'f [T]),
-        to: Planes<'_, T>,
-        turns: &[Twiddle<T>],
-    ) {
-        let run = to.re.len() / self.radix;
-        for r in 0..self.radix {
-            let out_re = &mut to.re[r * run..][..run];
-            let out_im = &mut to.im[r * run..][..run];
-            let (re, im) = input(0);
-            out_re.copy_from_slice(re);
-            out_im.copy_from_slice(im);
-            for t in 1..self.radix {
-                let ((re, im), root) = (input(t), self.roots[r * t % self.radix]);
-                for i in 0..run {
-                    let (more_re, more_im) = root.times(re[i], im[i]);
-                    out_re[i] = out_re[i] + more_re;
-                    out_im[i] = out_im[i] + more_im;
+    unsafe fn sweep<V: Pack<T>, const RADIX: usize>(&self, ends: PassEnds<T>) {
+        let PassEnds { from, to, run } = ends;
+        let zero = Complex { re: V::all(T::of(0.0)), im: V::all(T::of(0.0)) };
+        for j in 0..self.rest {
+            let turns = &self.turns[j * (RADIX - 1)..][..RADIX - 1];
+            for i in (0..run).step_by(V::LEN) {
+                let mut values = [zero; RADIX];
+                for (t, value) in values.iter_mut().enumerate() {
+                    let at = (j + self.rest * t) * run + i;
+                    // SAFETY: elements of a transform; the caller's promise.
+                    unsafe {
+                        *value =
+                            Complex { re: V::load(from.re.add(at)), im: V::load(from.im.add(at)) };
+                    }
                 }
-            }
-            if let Some(by) = r.checked_sub(1).map(|r| turns[r]) {
-                for i in 0..run {
-                    (out_re[i], out_im[i]) = by.times(out_re[i], out_im[i]);
+                values = transformed(values, &self.roots);
+                for (r, mut value) in values.into_iter().enumerate() {
+                    // The first transform's turns, and the first output's, are whole ones.
+                    if j > 0 && r > 0 {
+                        value = turned_by(value, turns[r - 1]);
+                    }
+                    let at = (RADIX * j + r) * run + i;
+                    // SAFETY: as above.
+                    unsafe {
+                        value.re.store(to.re.add(at));
+                        value.im.store(to.im.add(at));
+                    }
                 }
             }
         }
     }
 }
 
-/// The parts of an element of several lines.
-type ElementParts<'a, T> = (&'a [T], &'a [T]);
+/// The planes of a pass, and how many numbers are beside each other in them.
+struct PassEnds<T> {
+    from: Complex<*const T>,
+    to: Complex<*mut T>,
+    run: usize,
+}
 
 #[inline(always)]
-fn two<T: Scalar>([a, b]: [ElementParts<'_, T>; 2], to: Planes<'_, T>, by: Twiddle<T>) {
-    let run = a.0.len();
-    let (re0, re1) = to.re.split_at_mut(run);
-    let (im0, im1) = to.im.split_at_mut(run);
-    let (re1, im0, im1) = (&mut re1[..run], &mut im0[..run], &mut im1[..run]);
-    let (a_im, b_re, b_im) = (&a.1[..run], &b.0[..run], &b.1[..run]);
-    for i in 0..run {
-        re0[i] = a.0[i] + b_re[i];
-        im0[i] = a_im[i] + b_im[i];
-        (re1[i], im1[i]) = by.times(a.0[i] - b_re[i], a_im[i] - b_im[i]);
+pub(super) fn plus<T: Scalar, V: Pack<T>>(a: Complex<V>, b: Complex<V>) -> Complex<V> {
+    Complex { re: a.re.plus(b.re), im: a.im.plus(b.im) }
+}
+
+#[inline(always)]
+pub(super) fn less<T: Scalar, V: Pack<T>>(a: Complex<V>, b: Complex<V>) -> Complex<V> {
+    Complex { re: a.re.less(b.re), im: a.im.less(b.im) }
+}
+
+/// `a - i b`.
+#[inline(always)]
+fn less_turned<T: Scalar, V: Pack<T>>(a: Complex<V>, b: Complex<V>) -> Complex<V> {
+    Complex { re: a.re.plus(b.im), im: a.im.less(b.re) }
+}
+
+/// `a + i b`.
+#[inline(always)]
+fn plus_turned<T: Scalar, V: Pack<T>>(a: Complex<V>, b: Complex<V>) -> Complex<V> {
+    Complex { re: a.re.less(b.im), im: a.im.plus(b.re) }
+}
+
+#[inline(always)]
+pub(super) fn turned_by<T: Scalar, V: Pack<T>>(a: Complex<V>, by: Twiddle<T>) -> Complex<V> {
+    let (re, im) = (V::all(by.re), V::all(by.im));
+    Complex { re: re.times(a.re).less(im.times(a.im)), im: re.times(a.im).plus(im.times(a.re)) }
+}
+
+/// A transform of the length of a radix.
+#[inline(always)]
+fn transformed<T: Scalar, V: Pack<T>, const RADIX: usize>(
+    mut values: [Complex<V>; RADIX],
+    roots: &[Twiddle<T>],
+) -> [Complex<V>; RADIX] {
+    match RADIX {
+        2 => {
+            let (a, b) = (values[0], values[1]);
+            (values[0], values[1]) = (plus(a, b), less(a, b));
+        }
+        4 => {
+            let made = four([values[0], values[1], values[2], values[3]]);
+            values.copy_from_slice(&made);
+        }
+        8 => eight(&mut values),
+        _ => odd(&mut values, roots),
+    }
+    values
+}
+
+#[inline(always)]
+fn four<T: Scalar, V: Pack<T>>([a, b, c, d]: [Complex<V>; 4]) -> [Complex<V>; 4] {
+    let (sum, off) = (plus(a, c), less(a, c));
+    let (odd_sum, odd_off) = (plus(b, d), less(b, d));
+    [plus(sum, odd_sum), less_turned(off, odd_off), less(sum, odd_sum), plus_turned(off, odd_off)]
+}
+
+/// Two transforms of four: of sums, and of differences that are turned by eighths.
+#[inline(always)]
+fn eight<T: Scalar, V: Pack<T>, const RADIX: usize>(x: &mut [Complex<V>; RADIX]) {
+    let half = V::all(T::of(std::f64::consts::FRAC_1_SQRT_2));
+    let (a, b, c, d) = (less(x[0], x[4]), less(x[1], x[5]), less(x[2], x[6]), less(x[3], x[7]));
+    let even = four([plus(x[0], x[4]), plus(x[1], x[5]), plus(x[2], x[6]), plus(x[3], x[7])]);
+    let b = Complex { re: b.re.plus(b.im).times(half), im: b.im.less(b.re).times(half) };
+    // Its imaginary part with the opposite sign.
+    let d = Complex { re: d.im.less(d.re).times(half), im: d.im.plus(d.re).times(half) };
+    let (sum, off) = (less_turned(a, c), plus_turned(a, c));
+    let odd_sum = Complex { re: b.re.plus(d.re), im: b.im.less(d.im) };
+    let odd_off = Complex { re: b.re.less(d.re), im: b.im.plus(d.im) };
+    (x[0], x[2], x[4], x[6]) = (even[0], even[1], even[2], even[3]);
+    (x[1], x[5]) = (plus(sum, odd_sum), less(sum, odd_sum));
+    (x[3], x[7]) = (less_turned(off, odd_off), plus_turned(off, odd_off));
+}
+
+/// An odd radix: elements that are equally far from the first have the same cosines, and opposite
+/// sines.
+#[inline(always)]
+fn odd<T: Scalar, V: Pack<T>, const RADIX: usize>(
+    x: &mut [Complex<V>; RADIX],
+    roots: &[Twiddle<T>],
+) {
+    let roots = &roots[..RADIX];
+    let first = x[0];
+    let (mut sums, mut offs) = (*x, *x);
+    for t in 1..=RADIX / 2 {
+        sums[t] = plus(x[t], x[RADIX - t]);
+        offs[t] = less(x[t], x[RADIX - t]);
+        x[0] = plus(x[0], sums[t]);
+    }
+    for r in 1..=RADIX / 2 {
+        let mut middle = first;
+        let mut side = scaled(offs[1], -roots[r].im);
+        for t in 1..=RADIX / 2 {
+            let root = roots[r * t % RADIX];
+            middle = plus(middle, scaled(sums[t], root.re));
+            if t > 1 {
+                side = plus(side, scaled(offs[t], -root.im));
+            }
+        }
+        x[r] = less_turned(middle, side);
+        x[RADIX - r] = plus_turned(middle, side);
     }
 }
 
 #[inline(always)]
-fn four<T: Scalar>(from: [ElementParts<'_, T>; 4], to: Planes<'_, T>, by: [Twiddle<T>; 3]) {
-    let run = from[0].0.len();
-    let [(a_re, a_im), (b_re, b_im), (c_re, c_im), (d_re, d_im)] =
-        from.map(|(re, im)| (&re[..run], &im[..run]));
-    let (re0, rest) = to.re.split_at_mut(run);
-    let (re1, rest) = rest.split_at_mut(run);
-    let (re2, re3) = rest.split_at_mut(run);
-    let (im0, rest) = to.im.split_at_mut(run);
-    let (im1, rest) = rest.split_at_mut(run);
-    let (im2, im3) = rest.split_at_mut(run);
-    let (re3, im3) = (&mut re3[..run], &mut im3[..run]);
-    for i in 0..run {
-        let (sum_re, sum_im) = (a_re[i] + c_re[i], a_im[i] + c_im[i]);
-        let (less_re, less_im) = (a_re[i] - c_re[i], a_im[i] - c_im[i]);
-        let (odd_re, odd_im) = (b_re[i] + d_re[i], b_im[i] + d_im[i]);
-        let (off_re, off_im) = (b_re[i] - d_re[i], b_im[i] - d_im[i]);
-        re0[i] = sum_re + odd_re;
-        im0[i] = sum_im + odd_im;
-        (re1[i], im1[i]) = by[0].times(less_re + off_im, less_im - off_re);
-        (re2[i], im2[i]) = by[1].times(sum_re - odd_re, sum_im - odd_im);
-        (re3[i], im3[i]) = by[2].times(less_re - off_im, less_im + off_re);
-    }
+fn scaled<T: Scalar, V: Pack<T>>(a: Complex<V>, by: T) -> Complex<V> {
+    let by = V::all(by);
+    Complex { re: a.re.times(by), im: a.im.times(by) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check<T: Scalar>(len: usize, within: f64) {
-        const COUNT: usize = 3;
+    fn check<T: Scalar, const COUNT: usize>(len: usize, within: f64) {
         let line = LineTransform::<T>::new(len);
         let value = |at: usize, line: usize| {
             ((at as f64 * 1.7 + line as f64).sin(), (at as f64 - line as f64).cos())
@@ -350,7 +464,7 @@ mod tests {
             planes[1][at * COUNT + of] = T::of(im);
         }
         let [re, im, other_re, other_im] = &mut planes;
-        let given = line.run(Planes { re, im }, Planes { re: other_re, im: other_im }, COUNT);
+        let (given, _) = line.run(Planes { re, im }, Planes { re: other_re, im: other_im }, COUNT);
         for (k, of) in (0..len).flat_map(|k| (0..COUNT).map(move |of| (k, of))) {
             let mut sum = (0.0, 0.0);
             for at in 0..len {
@@ -367,9 +481,13 @@ mod tests {
     /// Every length against the definition.
     #[test]
     fn lines_are_sums_of_turns() {
-        (1..70).chain([128, 210, 256, 1024]).for_each(|len| check::<f64>(len, 1e-12));
-        [1, 2, 3, 4, 5, 8, 12, 16, 60, 64, 256, 1001]
-            .into_iter()
-            .for_each(|len| check::<f32>(len, 1e-6));
+        for len in (1..70).chain([128, 210, 256, 1024]) {
+            check::<f64, 3>(len, 1e-12);
+            check::<f64, LANES>(len, 1e-12);
+        }
+        for len in [1, 2, 3, 4, 5, 8, 12, 16, 32, 60, 64, 128, 256, 1001] {
+            check::<f32, 3>(len, 1e-6);
+            check::<f32, LANES>(len, 1e-6);
+        }
     }
 }

@@ -16,10 +16,11 @@
 //! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `region` | loops in parts, where arrays are padded or concatenated |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
-//! | `matrix` | products of two matrices |
+//! | `matrix`, `thin` | products of two matrices, and those with few rows |
 //! | `cumulate` | running sums |
 //! | `columns`, `sparse`, `planes` | convolutions: as products, of little, of few features |
-//! | `fourier`, `product`, `pairs` | Fourier transforms of lines; products of integers |
+//! | `fourier`, `lanes` | Fourier transforms of lines, several at once |
+//! | `product`, `pairs` | products of integers |
 
 mod block;
 mod build;
@@ -35,6 +36,7 @@ mod formula;
 mod fourier;
 mod heavy;
 mod index;
+mod lanes;
 mod lapack;
 mod linear;
 mod literal;
@@ -57,6 +59,7 @@ mod single;
 mod sort;
 mod sparse;
 mod stored;
+mod thin;
 mod walk;
 mod whole;
 mod window;

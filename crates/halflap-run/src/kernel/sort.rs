@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Buffers;
-use super::block::{CompareOp, computed_as};
+use super::block::{CompareOp, computed_as, is_wide};
 use super::error::Gap;
 use super::formula::{Formula, Op, TermId};
 use super::index::load;
@@ -438,24 +438,109 @@ pub(super) fn top(
     Ok(targets[0])
 }
 
+/// An element that may be one of the largest: its inverted key, so that the largest come first, and
+/// its place.
+type RankedElement = (i64, u32);
+
+/// How many elements are compared with the least that counts at once.
+const LOOKED_AT: usize = 64;
+
+impl TopK {
+    /// How many elements are kept before the best of them are chosen: enough for choosing to take
+    /// a constant time for each.
+    fn room(&self) -> usize {
+        self.len.min(2 * self.count + 2 * LOOKED_AT)
+    }
+
+    /// The largest elements of a row, in sequence.
+    ///
+    /// # Safety
+    /// `from` must hold a row.
+    unsafe fn best<'l>(
+        &self,
+        from: *const u8,
+        kept: &'l mut [RankedElement],
+    ) -> &'l [RankedElement] {
+        if self.count == 0 {
+            return &[];
+        }
+        let (dtype, size) = (self.from.1, self.from.1.size());
+        // The largest inverted key that still counts, and how many are kept.
+        let (mut limit, mut count) = (i64::MAX, 0);
+        'row: for first in (0..self.len).step_by(LOOKED_AT) {
+            let looked_at = LOOKED_AT.min(self.len - first);
+            // SAFETY: elements of the row.
+            unsafe {
+                if !may_have(dtype, from.add(first * size), looked_at, limit) {
+                    continue;
+                }
+            }
+            for place in first..first + looked_at {
+                // SAFETY: an element of the row.
+                let key = !unsafe { key_of(dtype, from.add(place * size), true) };
+                if key > limit {
+                    continue;
+                }
+                kept[count] = (key, place as u32);
+                count += 1;
+                if count == kept.len() && count > self.count {
+                    let (_, worst, _) = kept.select_nth_unstable(self.count - 1);
+                    // Of equal ones the first count, so later ones must be larger.
+                    let Some(less) = worst.0.checked_sub(1) else { break 'row };
+                    (limit, count) = (less, self.count);
+                }
+            }
+        }
+        let kept = &mut kept[..count];
+        if self.count < count {
+            kept.select_nth_unstable(self.count);
+        }
+        let best = &mut kept[..self.count];
+        best.sort_unstable();
+        best
+    }
+}
+
+/// Whether one of some elements may have an inverted key up to a limit.
+///
+/// # Safety
+/// `from` must hold them.
+unsafe fn may_have(dtype: DType, from: *const u8, count: usize, limit: i64) -> bool {
+    let (DType::F32, Ok(limit)) = (dtype, i32::try_from(limit)) else { return true };
+    // SAFETY: the caller's promise.
+    let elements = unsafe { std::slice::from_raw_parts(from.cast::<i32>(), count) };
+    match is_wide() {
+        // SAFETY: the machine has the vectors.
+        true => unsafe { has_wide(elements, limit) },
+        false => has_any(elements, limit),
+    }
+}
+
+/// # Safety
+/// The machine must have 256-bit vectors.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
+unsafe fn has_wide(elements: &[i32], limit: i32) -> bool {
+    has_any(elements, limit)
+}
+
+/// Whether one of some floating-point numbers has an inverted key up to a limit.
+#[inline(always)]
+fn has_any(elements: &[i32], limit: i32) -> bool {
+    let key = |bits: i32| !(bits ^ ((bits >> 31) as u32 >> 1) as i32);
+    // All of them: that is faster than to stop at the first.
+    elements.iter().fold(false, |found, &bits| found | (key(bits) <= limit))
+}
+
 impl KernelStage for TopK {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let (from, dtype) = (buffers.read(self.from.0), self.from.1);
-        let size = dtype.size();
-        // SAFETY: local memory has room for a row's numbers; elements are those of rows.
+        let (from, size) = (buffers.read(self.from.0), self.from.1.size());
+        // SAFETY: local memory has room for the elements that are kept; elements are those of rows.
         unsafe {
-            let places =
-                std::slice::from_raw_parts_mut(buffers.local().cast::<(i64, u32)>(), self.len);
-            for row in 0..self.rows {
+            let local = buffers.local().cast::<RankedElement>();
+            let kept = std::slice::from_raw_parts_mut(local, self.room());
+            for row in buffers.share(self.rows) {
                 let from = from.add(row * self.len * size);
-                for (place, slot) in places.iter_mut().enumerate() {
-                    *slot = (!key_of(dtype, from.add(place * size), true), place as u32);
-                }
-                if self.count < self.len {
-                    places.select_nth_unstable(self.count);
-                }
-                places[..self.count].sort_unstable();
-                for (rank, &(_, place)) in places[..self.count].iter().enumerate() {
+                for (rank, &(_, place)) in self.best(from, kept).iter().enumerate() {
                     let at = row * self.count + rank;
                     std::ptr::copy_nonoverlapping(
                         from.add(place as usize * size),
@@ -468,7 +553,11 @@ impl KernelStage for TopK {
         }
     }
 
+    fn parts(&self) -> usize {
+        parts_of(self.rows * self.len, self.rows)
+    }
+
     fn local_bytes(&self) -> usize {
-        self.len * 16
+        self.room() * size_of::<RankedElement>()
     }
 }
