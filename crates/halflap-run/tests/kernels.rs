@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Random, floats, list, run, with_computations};
+use std::f64::consts::TAU;
+
+use common::{Random, floats, indices, list, place, run, with_computations};
 use halflap_hlo::Module;
 use halflap_run::kernel::{Context, Kernel, Scratch};
 use halflap_run::tensor::{DType, Tensor};
@@ -315,6 +317,21 @@ fn products_are_the_same_on_any_number_of_threads() {
             "1300,1",
             "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
         ),
+        // Few vectors and many, along the memory of both, on either side.
+        (
+            "f32",
+            "7,300",
+            "1501,300",
+            "7,1501",
+            "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+        ),
+        (
+            "f32",
+            "1502,77",
+            "12,77",
+            "1502,12",
+            "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+        ),
         ("f32", "700,1301", "700", "1301", "lhs_contracting_dims={0}, rhs_contracting_dims={0}"),
         (
             "f32",
@@ -440,5 +457,204 @@ fn convolutions_are_the_same_on_any_number_of_threads() {
             list(&out),
         );
         alike(&text, &[random.floats(&input), random.floats(&kernel)]);
+    }
+}
+
+/// Few vectors with many: by definition, with steps between the vectors.
+#[test]
+fn products_of_few_vectors() {
+    let mut random = Random(12);
+    for (few, many, depth) in [(2, 64, 32), (3, 131, 45), (8, 256, 128), (12, 100, 33)] {
+        for is_left in [true, false] {
+            let (a, b) = (random.floats(&[few, depth]), random.floats(&[many, depth]));
+            let (rows, columns) = if is_left { (few, many) } else { (many, few) };
+            let names = if is_left { "a, b" } else { "b, a" };
+            let text = with_computations(&format!(
+                " a = f32[{few},{depth}] parameter(0)\n b = f32[{many},{depth}] parameter(1)\n \
+                 ROOT d = f32[{rows},{columns}] dot({names}), \
+                 lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}"
+            ));
+            let (left, right) = if is_left { (&a, &b) } else { (&b, &a) };
+            let row = |of: &Tensor, row: usize| -> Vec<f64> {
+                of.slice::<f32>()[row * depth..][..depth].iter().map(|&x| x.into()).collect()
+            };
+            let given = run(&text, &[a.clone(), b.clone()]).remove(0);
+            for (at, &element) in given.slice::<f32>().iter().enumerate() {
+                let (left, right) = (row(left, at / columns), row(right, at % columns));
+                let sum: f64 = left.iter().zip(&right).map(|(a, b)| a * b).sum();
+                assert!((f64::from(element) - sum).abs() < 1e-4, "{few} {many} {depth} at {at}");
+            }
+        }
+    }
+}
+
+/// The largest elements, the first of equal ones first.
+#[test]
+fn the_largest_elements_and_their_places() {
+    let mut random = Random(13);
+    let numbers: [(&str, fn(&mut Random, usize) -> f32); 5] = [
+        ("any", |random, _| random.unit()),
+        ("few", |random, _| random.below(5) as f32 - 2.0),
+        ("growing", |_, at| at as f32),
+        ("falling", |_, at| -(at as f32)),
+        ("odd", |random, at| [f32::NAN, -0.0, 0.0, f32::NEG_INFINITY][random.below(4).min(at)]),
+    ];
+    for (rows, len, count) in
+        [(1, 1, 1), (2, 70, 3), (3, 129, 129), (1, 3000, 8), (2, 1000, 400), (40, 2500, 2)]
+    {
+        for (name, number) in numbers {
+            let values: Vec<f32> =
+                (0..rows * len).map(|at| number(&mut random, at % len)).collect();
+            let text = format!(
+                "HloModule m\nENTRY e {{\n a = f32[{rows},{len}] parameter(0)\n \
+                 ROOT t = (f32[{rows},{count}], s32[{rows},{count}]) topk(a), k={count}, \
+                 largest=true\n}}\n"
+            );
+            let given = alike(&text, &[floats(&[rows, len], &values)]);
+            for row in 0..rows {
+                let values = &values[row * len..][..len];
+                let mut places: Vec<usize> = (0..len).collect();
+                places.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+                let ours = row * count..(row + 1) * count;
+                let of = &given[1].slice::<i32>()[ours.clone()];
+                assert!(of.iter().zip(&places).all(|(&a, &b)| a as usize == b), "{name} {len}");
+                let of = &given[0].slice::<f32>()[ours];
+                let is_same = |(a, &b): (&f32, &usize)| a.to_bits() == values[b].to_bits();
+                assert!(of.iter().zip(&places).all(is_same), "{name} {len}");
+            }
+        }
+    }
+}
+
+/// Rows that lie apart, read and written: every other one, shifted, and between zeros.
+#[test]
+fn rows_that_lie_apart() {
+    let mut random = Random(14);
+    let (a, b) = (random.floats(&[3, 401, 100]), random.floats(&[3, 200, 100]));
+    let text = "HloModule m\nfused {\n a = f32[3,401,100] parameter(0)\n b = f32[3,200,100] parameter(1)\n \
+        o = f32[3,200,100] slice(a), slice={[0:3], [1:401:2], [0:100]}\n \
+        n = f32[3,200,100] slice(a), slice={[0:3], [2:401:2], [0:100]}\n \
+        m = f32[3,200,100] multiply(o, b)\n s = f32[3,200,100] add(m, n)\n z = f32[] constant(7)\n \
+        ROOT p = f32[3,401,100] pad(s, z), padding=0_0x1_1_1x0_0\n}\n\
+        ENTRY e {\n x = f32[3,401,100] parameter(0)\n y = f32[3,200,100] parameter(1)\n \
+        ROOT f = f32[3,401,100] fusion(x, y), kind=kLoop, calls=fused\n}\n"
+        .replace("0_0x1_1_1x0_0", "0_0_0x1_1_1x0_0_0");
+    let given = alike(&text, &[a.clone(), b.clone()]).remove(0);
+    for index in indices(&[3, 401, 100]) {
+        let [i, j, k] = index[..] else { unreachable!() };
+        let at = |row: usize| a.slice::<f32>()[place(&[3, 401, 100], &[i, row, k])];
+        let expected = match j % 2 {
+            0 => 7.0,
+            _ => at(j) * b.slice::<f32>()[place(&[3, 200, 100], &[i, j / 2, k])] + at(j + 1),
+        };
+        assert_eq!(given.slice::<f32>()[place(&[3, 401, 100], &index)], expected, "{index:?}");
+    }
+}
+
+/// The transform of one dimension of complex numbers, in f64, by its definition.
+fn sums_of_turns(parts: &mut Vec<[f64; 2]>, dims: &[usize], dim: usize, sign: f64) {
+    let from = parts.clone();
+    for index in indices(dims) {
+        let mut sum = [0.0, 0.0];
+        for k in 0..dims[dim] {
+            let mut other = index.clone();
+            other[dim] = k;
+            let [re, im] = from[place(dims, &other)];
+            let angle = sign * TAU * (k * index[dim] % dims[dim]) as f64 / dims[dim] as f64;
+            let (sine, cosine) = angle.sin_cos();
+            sum = [sum[0] + re * cosine - im * sine, sum[1] + re * sine + im * cosine];
+        }
+        parts[place(dims, &index)] = sum;
+    }
+}
+
+#[track_caller]
+fn assert_parts(given: &[Tensor], expected: &[[f64; 2]], what: &str) {
+    let most = expected.iter().flatten().fold(0.0f64, |most, part| most.max(part.abs()));
+    for (part, given) in given.iter().enumerate() {
+        for (at, (&given, expected)) in given.slice::<f32>().iter().zip(expected).enumerate() {
+            let off = (f64::from(given) - expected[part]).abs();
+            assert!(off <= 1e-6 * most, "{what}: {at}.{part} is off by {off} of {most}");
+        }
+    }
+}
+
+/// A fusion that transforms an array of complex numbers, and gives the parts of the result.
+fn transforming(from: &[usize], to: &[usize], how: &str) -> String {
+    let (from, to) = (list(from), list(to));
+    let body = format!(
+        " a = f32[{from}] parameter(0)\n b = f32[{from}] parameter(1)\n \
+         c = c64[{from}] complex(a, b)\n t = c64[{to}] fft(c), {how}\n \
+         re = f32[{to}] real(t)\n im = f32[{to}] imag(t)\n \
+         ROOT r = (f32[{to}], f32[{to}]) tuple(re, im)\n"
+    );
+    format!(
+        "HloModule m\nfused {{\n{body}}}\nENTRY e {{\n a = f32[{from}] parameter(0)\n \
+         b = f32[{from}] parameter(1)\n ROOT f = (f32[{to}], f32[{to}]) fusion(a, b), \
+         kind=kLoop, calls=fused\n}}\n"
+    )
+}
+
+/// Lines that lie beside each other, behind each other and in groups that are not a multiple of
+/// those transformed together; with all radices, and a length that is a convolution.
+#[test]
+fn transforms_are_sums_of_turns() {
+    let mut random = Random(15);
+    for (dims, rank) in [
+        (vec![5, 48], 1),
+        (vec![2, 16, 33], 2),
+        (vec![64, 9], 2),
+        (vec![3, 11, 13], 3),
+        (vec![6, 7, 10], 2),
+        (vec![9, 17], 2),
+        (vec![20, 4097 * 2], 1),
+    ] {
+        let is_long = dims[dims.len() - 1] > 1000;
+        let (a, b) = (random.floats(&dims), random.floats(&dims));
+        let pairs = a.slice::<f32>().iter().zip(b.slice::<f32>());
+        let parts: Vec<[f64; 2]> = pairs.map(|(&a, &b)| [a.into(), b.into()]).collect();
+        let lengths = list(&dims[dims.len() - rank..]);
+        let way = |kind: &str| format!("fft_type={kind}, fft_length={{{lengths}}}");
+        let there = alike(&transforming(&dims, &dims, &way("FFT")), &[a.clone(), b.clone()]);
+        if !is_long {
+            let mut expected = parts.clone();
+            (dims.len() - rank..dims.len())
+                .for_each(|dim| sums_of_turns(&mut expected, &dims, dim, -1.0));
+            assert_parts(&there, &expected, &format!("{dims:?}"));
+        }
+        let back = alike(&transforming(&dims, &dims, &way("IFFT")), &there);
+        assert_parts(&back, &parts, &format!("{dims:?} back"));
+    }
+}
+
+/// Real lines of even and odd lengths, there and back.
+#[test]
+fn transforms_of_real_lines() {
+    let mut random = Random(16);
+    for dims in
+        [vec![9, 64], vec![3, 5, 12], vec![4, 6, 15], vec![10, 34], vec![2, 9, 31], vec![3, 2]]
+    {
+        let last = dims.len() - 1;
+        let half = [&dims[..last], &[dims[last] / 2 + 1]].concat();
+        let (full, cut, lengths) = (list(&dims), list(&half), list(&dims[1..]));
+        let a = random.floats(&dims);
+        let text = format!(
+            "HloModule m\nfused {{\n a = f32[{full}] parameter(0)\n \
+             t = c64[{cut}] fft(a), fft_type=RFFT, fft_length={{{lengths}}}\n \
+             re = f32[{cut}] real(t)\n im = f32[{cut}] imag(t)\n \
+             b = f32[{full}] fft(t), fft_type=IRFFT, fft_length={{{lengths}}}\n \
+             ROOT r = (f32[{cut}], f32[{cut}], f32[{full}]) tuple(re, im, b)\n}}\nENTRY e {{\n \
+             a = f32[{full}] parameter(0)\n ROOT f = (f32[{cut}], f32[{cut}], f32[{full}]) \
+             fusion(a), kind=kLoop, calls=fused\n}}\n"
+        );
+        let given = alike(&text, std::slice::from_ref(&a));
+        let parts: Vec<[f64; 2]> =
+            a.slice::<f32>().iter().map(|&part| [part.into(), 0.0]).collect();
+        let mut expected = parts.clone();
+        (1..dims.len()).for_each(|dim| sums_of_turns(&mut expected, &dims, dim, -1.0));
+        let kept = indices(&half);
+        let kept: Vec<[f64; 2]> = kept.iter().map(|index| expected[place(&dims, index)]).collect();
+        assert_parts(&given[..2], &kept, &format!("{dims:?}"));
+        assert_parts(&given[2..], &parts, &format!("{dims:?} back"));
     }
 }

@@ -283,18 +283,23 @@ fn rounds_of_bits_fuse_to_the_same() {
         for round in 0..6 {
             // Shifts by the width and more give zeros.
             let (left, right) = (dice.below(width + 4), dice.below(width + 4));
+            // Every element by the same number of bits, or each by its own.
+            let is_same = dice.below(4) > 0;
             for (name, by) in [("l", left), ("r", right)] {
+                let made = match is_same {
+                    true => format!("broadcast(c{name}{round}), dimensions={{}}"),
+                    false => "iota(), iota_dimension=1".to_owned(),
+                };
                 lines.push(format!("c{name}{round} = u{width}[] constant({by})"));
-                lines.push(format!(
-                    "b{name}{round} = {kind} broadcast(c{name}{round}), dimensions={{}}"
-                ));
+                lines.push(format!("b{name}{round} = {kind} {made}"));
             }
             lines.push(format!("x{round} = {kind} add({x}, {y})"));
             lines.push(format!("sl{round} = {kind} shift-left({y}, bl{round})"));
             lines.push(format!("sr{round} = {kind} shift-right-logical({y}, br{round})"));
             let shifts = [format!("sl{round}, sr{round}"), format!("sr{round}, sl{round}")];
             lines.push(format!("o{round} = {kind} or({})", shifts[dice.below(2)]));
-            lines.push(format!("y{round} = {kind} xor(x{round}, o{round})"));
+            let both = [format!("x{round}, o{round}"), format!("o{round}, x{round}")];
+            lines.push(format!("y{round} = {kind} xor({})", both[dice.below(2)]));
             (x, y) = (format!("x{round}"), format!("y{round}"));
         }
         // A shift that is read elsewhere is kept.

@@ -1,6 +1,6 @@
 //! Functions over blocks of elements: the instructions of an elementwise program.
 //!
-//! A block function reads up to three blocks and writes one, all of the same number of elements. It
+//! A block function reads up to four blocks and writes one, all of the same number of elements. It
 //! is compiled twice, for any machine and for one with 256-bit vectors (functions that compute long
 //! polynomials also for 512 bits); which one to call is decided when a program is built. Types
 //! whose `stored` form differs from the computed one are rounded by a separate instruction.
@@ -14,12 +14,15 @@ pub(super) use super::stored::{computed_as, narrow, round, widen};
 use super::whole::Whole;
 use crate::tensor::{Complex, DType, Tiny};
 
+/// How many blocks a function reads at most.
+pub(super) const MOST_READ: usize = 4;
+
 /// Reads blocks of `len` elements and writes one.
 ///
 /// # Safety
 /// The blocks must be of the types that the function was chosen for, at least `len` long, and the
 /// one that is written must not overlap with those that are read.
-pub(super) type BlockFn = unsafe fn(ins: &[*const u8; 3], out: *mut u8, len: usize);
+pub(super) type BlockFn = unsafe fn(ins: &[*const u8; MOST_READ], out: *mut u8, len: usize);
 
 /// Whether the machine has the vectors that the wide functions use.
 pub(super) fn is_wide() -> bool {
@@ -49,7 +52,7 @@ macro_rules! unary_loop {
         /// See [`BlockFn`].
         $(#[$feature])*
         unsafe fn $one<A: Copy, R, F: Fn(A) -> R + Copy>(
-            ins: &[*const u8; 3],
+            ins: &[*const u8; MOST_READ],
             out: *mut u8,
             len: usize,
         ) {
@@ -72,7 +75,7 @@ macro_rules! loops {
         /// See [`BlockFn`].
         $(#[$feature])*
         unsafe fn $two<A: Copy, R, F: Fn(A, A) -> R + Copy>(
-            ins: &[*const u8; 3],
+            ins: &[*const u8; MOST_READ],
             out: *mut u8,
             len: usize,
         ) {
@@ -90,7 +93,7 @@ macro_rules! loops {
         /// See [`BlockFn`].
         $(#[$feature])*
         unsafe fn $three<A: Copy, B: Copy, F: Fn(A, B, B) -> B + Copy>(
-            ins: &[*const u8; 3],
+            ins: &[*const u8; MOST_READ],
             out: *mut u8,
             len: usize,
         ) {
@@ -523,15 +526,86 @@ fn compare_complex<T: Real>(direction: CompareOp) -> Option<BlockFn> {
     }
 }
 
-/// Shifts a value to the left and to the right, and joins the bits: `x << a | x >> b`, without the
-/// two shifted values in between. Random bits are made of such rotations.
-pub(super) fn rotate(dtype: DType) -> Option<BlockFn> {
+/// Adds a product to a value in one step, each rounded as it is alone.
+pub(super) fn multiply_add(dtype: DType) -> Option<BlockFn> {
     Some(match dtype {
-        DType::U32 => three(|x: u32, a: u32, b: u32| x.shl(a).or(x.shr_logical(b))),
-        DType::U64 => three(|x: u64, a: u64, b: u64| x.shl(a).or(x.shr_logical(b))),
+        DType::F32 => three(|a: f32, b: f32, c: f32| a * b + c),
+        DType::F64 => three(|a: f64, b: f64, c: f64| a * b + c),
         _ => return None,
     })
 }
+
+/// How a value is rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RotateKind {
+    /// By as many bits as two blocks say, for each element.
+    Each,
+    /// By the same number of bits everywhere.
+    Same,
+    /// By the same number of bits everywhere, and combined with another value by `xor`: after those
+    /// of the rotation.
+    SameXor,
+}
+
+/// Shifts a value to the left and to the right, and joins the bits: `x << a | x >> b`, without the
+/// two shifted values in between. Random bits are made of such rotations.
+pub(super) fn rotate(dtype: DType, kind: RotateKind) -> Option<BlockFn> {
+    Some(match (dtype, kind) {
+        (DType::U32, RotateKind::Each) => {
+            three(|x: u32, a: u32, b: u32| x.shl(a).or(x.shr_logical(b)))
+        }
+        (DType::U64, RotateKind::Each) => {
+            three(|x: u64, a: u64, b: u64| x.shl(a).or(x.shr_logical(b)))
+        }
+        (DType::U32, RotateKind::Same) if is_wide() => rotate_wide::<u32>,
+        (DType::U32, RotateKind::Same) => rotate_plain::<u32>,
+        (DType::U64, RotateKind::Same) if is_wide() => rotate_wide::<u64>,
+        (DType::U64, RotateKind::Same) => rotate_plain::<u64>,
+        (DType::U32, RotateKind::SameXor) if is_wide() => rotate_xor_wide::<u32>,
+        (DType::U32, RotateKind::SameXor) => rotate_xor_plain::<u32>,
+        (DType::U64, RotateKind::SameXor) if is_wide() => rotate_xor_wide::<u64>,
+        (DType::U64, RotateKind::SameXor) => rotate_xor_plain::<u64>,
+        _ => return None,
+    })
+}
+
+macro_rules! rotations {
+    ($rotate:ident $rotate_xor:ident $(#[$feature:meta])*) => {
+        /// # Safety
+        /// See [`BlockFn`].
+        $(#[$feature])*
+        unsafe fn $rotate<T: Whole>(ins: &[*const u8; MOST_READ], out: *mut u8, len: usize) {
+            // SAFETY: the caller promises blocks of this type and length that do not overlap.
+            let (x, out) = unsafe { (block::<T>(ins[0], len), block_mut::<T>(out, len)) };
+            // SAFETY: the same; all elements of these are equal.
+            let (a, b) = unsafe { (*ins[1].cast::<T>(), *ins[2].cast::<T>()) };
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = x.shl(a).or(x.shr_logical(b));
+            }
+        }
+
+        /// # Safety
+        /// See [`BlockFn`].
+        $(#[$feature])*
+        unsafe fn $rotate_xor<T: Whole>(ins: &[*const u8; MOST_READ], out: *mut u8, len: usize) {
+            // SAFETY: as above.
+            let (x, y) = unsafe { (block::<T>(ins[0], len), block::<T>(ins[3], len)) };
+            // SAFETY: as above.
+            let (a, b) = unsafe { (*ins[1].cast::<T>(), *ins[2].cast::<T>()) };
+            // SAFETY: as above.
+            let out = unsafe { block_mut::<T>(out, len) };
+            for ((out, &x), &y) in out.iter_mut().zip(x).zip(y) {
+                *out = x.shl(a).or(x.shr_logical(b)).xor(y);
+            }
+        }
+    };
+}
+
+rotations!(rotate_plain rotate_xor_plain);
+#[cfg(target_arch = "x86_64")]
+rotations!(rotate_wide rotate_xor_wide #[target_feature(enable = "avx2")]);
+#[cfg(not(target_arch = "x86_64"))]
+rotations!(rotate_wide rotate_xor_wide);
 
 /// Selects the second or the third operand by the first.
 pub(super) fn select(dtype: DType) -> BlockFn {

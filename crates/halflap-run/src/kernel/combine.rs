@@ -3,7 +3,7 @@
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
 
-use super::block::{self, BlockFn, computed_as};
+use super::block::{self, BlockFn, MOST_READ, computed_as};
 use super::build::FormulaBuilder;
 use super::error::{Gap, Unsupported};
 use crate::tensor::{AlignedBytes, DType};
@@ -61,7 +61,12 @@ impl Combiner {
                     load(self.dtype, from, if index == 0 { sum } else { value }, count);
                     if index > 0 {
                         (self.run)(
-                            &[sum.cast_const(), value.cast_const(), sum.cast_const()],
+                            &[
+                                sum.cast_const(),
+                                value.cast_const(),
+                                sum.cast_const(),
+                                sum.cast_const(),
+                            ],
                             next,
                             count,
                         );
@@ -73,7 +78,7 @@ impl Combiner {
             // SAFETY: the output has `count` more elements.
             unsafe {
                 match block::narrow(self.dtype) {
-                    Some(narrow) => narrow(&[blocks[0].cast_const(); 3], to, count),
+                    Some(narrow) => narrow(&[blocks[0].cast_const(); MOST_READ], to, count),
                     None => std::ptr::copy_nonoverlapping(blocks[0], to, count * size),
                 }
             }
@@ -87,7 +92,7 @@ unsafe fn load(dtype: DType, from: *const u8, to: *mut u8, count: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         match block::widen(dtype) {
-            Some(widen) => widen(&[from; 3], to, count),
+            Some(widen) => widen(&[from; MOST_READ], to, count),
             None => std::ptr::copy_nonoverlapping(from, to, count * dtype.size()),
         }
     }

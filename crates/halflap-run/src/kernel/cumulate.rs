@@ -6,7 +6,7 @@ use std::ops::Range;
 use halflap_hlo::WindowDim;
 
 use super::Buffers;
-use super::block::{computed_as, narrow, widen};
+use super::block::{MOST_READ, computed_as, narrow, widen};
 use super::index::load;
 use super::plan::{KernelStage, parts_of};
 use super::program::fill;
@@ -81,7 +81,7 @@ impl Cumulate {
         let from = buffers.read(self.array.from).wrapping_add(at * self.array.dtype.size());
         let Some(widen) = widen(self.array.dtype) else { return from };
         // SAFETY: the caller's promise, and a block of local memory.
-        unsafe { widen(&[from; 3], read, count) };
+        unsafe { widen(&[from; MOST_READ], read, count) };
         read
     }
 
@@ -95,7 +95,7 @@ impl Cumulate {
         // SAFETY: the caller's promise.
         unsafe {
             match narrow(self.array.dtype) {
-                Some(narrow) => narrow(&[from; 3], to, count),
+                Some(narrow) => narrow(&[from; MOST_READ], to, count),
                 None => std::ptr::copy_nonoverlapping(from, to, count * size),
             }
         }

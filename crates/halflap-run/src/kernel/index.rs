@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Buffers;
-use super::block;
+use super::block::{self, MOST_READ};
 use super::error::Gap;
 use super::formula::{Formula, Indexing, Op, TermId};
 use super::heavy::read_index;
@@ -447,7 +447,7 @@ impl Scatter {
                 (Combining::Fold(fast), _) => (fast.fold)(update, to, run),
                 (Combining::Fast(combine), _) => {
                     let aside = buffers.local();
-                    combine(&[to.cast_const(), update, update], aside, run);
+                    combine(&[to.cast_const(), update, update, update], aside, run);
                     std::ptr::copy_nonoverlapping(aside, to, run * size);
                 }
                 (Combining::Program(applied), Some(table)) => self.apply(element, applied, table),
@@ -494,7 +494,7 @@ pub(super) unsafe fn load(dtype: DType, from: *const u8, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         match block::widen(dtype) {
-            Some(widen) => widen(&[from; 3], to, 1),
+            Some(widen) => widen(&[from; MOST_READ], to, 1),
             None => std::ptr::copy_nonoverlapping(from, to, dtype.size()),
         }
     }
@@ -508,7 +508,7 @@ pub(super) unsafe fn store(dtype: DType, from: *const u8, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         match block::narrow(dtype) {
-            Some(narrow) => narrow(&[from; 3], to, 1),
+            Some(narrow) => narrow(&[from; MOST_READ], to, 1),
             None => std::ptr::copy_nonoverlapping(from, to, dtype.size()),
         }
     }

@@ -7,7 +7,8 @@ use super::block;
 use super::nest::{Fetch, FetchWay, join};
 use super::plan::{ArraySlot, KernelStage, Nested, parts_of};
 use super::program::{BlockProgram, ProgramStep, Register, fill};
-use super::region::RegionBody;
+use super::region::{RegionBlocks, RegionBody};
+use super::rows::RowLoop;
 use super::walk::LoopWalk;
 use crate::tensor::DType;
 
@@ -34,15 +35,7 @@ impl ElementLoop {
         let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
         let out = draft.outside();
         let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
-        // The last step writes the output directly, unless it must be converted.
-        match draft.steps.last_mut() {
-            Some(ProgramStep::Call { out: last, .. })
-                if *last == result && block::narrow(dtype).is_none() =>
-            {
-                *last = out
-            }
-            _ => draft.call_into(store, &[result], out),
-        }
+        draft.store(result, out, (store, block::narrow(dtype).is_none()));
         let aside = draft.reserve(dtype.size());
         let total = extents.iter().product();
         let mut classes = vec![0; extents.len()];
@@ -58,6 +51,15 @@ impl ElementLoop {
 
 impl RegionBody {
     pub(super) fn new(nested: Nested<Register>, to: LoopWalk, dtype: DType) -> RegionBody {
+        match RowLoop::new(nested, &to, dtype) {
+            Ok(rows) => RegionBody::Rows(rows),
+            Err(nested) => RegionBody::Blocks(RegionBlocks::new(nested, to, dtype)),
+        }
+    }
+}
+
+impl RegionBlocks {
+    fn new(nested: Nested<Register>, to: LoopWalk, dtype: DType) -> RegionBlocks {
         let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
         let out = match block::narrow(dtype) {
             Some(narrow) => draft.call(narrow, &[result], dtype.size()),
@@ -70,7 +72,7 @@ impl RegionBody {
         let mut classes = vec![0; extents.len()];
         join(&mut extents, &mut classes, &mut fetches);
         let to = fetches.pop().map_or(to, |fetch| fetch.walk);
-        RegionBody { body: Body::new(draft.finish(&[out]), fetches, total), to, out }
+        RegionBlocks { body: Body::new(draft.finish(&[out]), fetches, total), to, out }
     }
 }
 
@@ -86,6 +88,22 @@ impl Body {
 
     pub(super) fn blocks(&self) -> usize {
         self.total.div_ceil(self.block)
+    }
+
+    /// Whether a slot that is read is in this memory.
+    pub(super) fn reads_from(&self, buffers: &Buffers<'_>, memory: *mut u8) -> bool {
+        let is_there = |slot: ArraySlot| buffers.read(slot) == memory.cast_const();
+        self.fetches.iter().any(|fetch| fetch.slot.is_some_and(is_there))
+    }
+
+    /// Whether an input is read, and every element of it only for the same one of a dense result.
+    pub(super) fn is_read_in_place(&self, input: usize, size: usize) -> bool {
+        let is_read = |fetch: &&Fetch| fetch.slot == Some(ArraySlot::Input(input));
+        let mut reads = self.fetches.iter().filter(is_read).peekable();
+        let is_in_place = |fetch: &Fetch| {
+            fetch.way == FetchWay::Dense && fetch.walk.base == 0 && fetch.size == size
+        };
+        reads.peek().is_some() && reads.all(is_in_place)
     }
 
     /// Prepares the table and what is the same in every block.
@@ -171,9 +189,7 @@ impl KernelStage for ElementLoop {
         // SAFETY: the caller's promise, passed on.
         let table = unsafe { self.body.prepare(buffers) };
         let to = buffers.write(self.to.0);
-        let is_read =
-            |fetch: &Fetch| fetch.slot.is_some_and(|slot| buffers.read(slot) == to.cast_const());
-        let is_shared = self.body.fetches.iter().any(is_read);
+        let is_shared = self.body.reads_from(buffers, to);
         let aside = table[self.aside.0 as usize];
         for number in buffers.share(self.body.blocks()) {
             let first = number * self.body.block;
@@ -204,15 +220,6 @@ impl KernelStage for ElementLoop {
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
-        let mut reads = self
-            .body
-            .fetches
-            .iter()
-            .filter(|fetch| fetch.slot == Some(ArraySlot::Input(input)))
-            .peekable();
-        let is_in_place = |fetch: &Fetch| {
-            fetch.way == FetchWay::Dense && fetch.walk.base == 0 && fetch.size == self.to.1
-        };
-        self.to.0 == ArraySlot::Output(output) && reads.peek().is_some() && reads.all(is_in_place)
+        self.to.0 == ArraySlot::Output(output) && self.body.is_read_in_place(input, self.to.1)
     }
 }

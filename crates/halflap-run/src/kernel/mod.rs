@@ -15,6 +15,7 @@
 //! | `plan`, `nest` | terms to stages and slots of memory |
 //! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `region` | loops in parts, where arrays are padded or concatenated |
+//! | `rows` | loops over rows that lie apart |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix`, `thin` | products of two matrices, and those with few rows |
 //! | `cumulate` | running sums |
@@ -54,6 +55,7 @@ mod program;
 mod random;
 mod reduce;
 mod region;
+mod rows;
 mod selected;
 mod single;
 mod sort;

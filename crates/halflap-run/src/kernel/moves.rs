@@ -1,7 +1,7 @@
 //! Elements from one place to another.
 
 use super::Buffers;
-use super::block::BlockFn;
+use super::block::{BlockFn, MOST_READ};
 use super::plan::{ArraySlot, KernelStage, Strided, parts_of};
 use super::program::fill;
 use super::walk::{Transfer, strides};
@@ -103,7 +103,7 @@ impl KernelStage for ConvertStage {
         unsafe {
             let from = buffers.read(self.from).add(share.start * self.sizes[0]);
             let to = buffers.write(self.to).add(share.start * self.sizes[1]);
-            (self.function)(&[from; 3], to, share.len());
+            (self.function)(&[from; MOST_READ], to, share.len());
         }
     }
 

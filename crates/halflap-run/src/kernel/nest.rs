@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use halflap_hlo::Opcode;
 
-use super::block::{self, BlockFn};
+use super::block::{self, RotateKind};
 use super::error::Gap;
 use super::formula::{Op, Padding, TermId};
 use super::plan::{ArraySlot, Planner};
@@ -18,11 +18,11 @@ use super::region::{IndexSeen, LoopRegion, RegionCut, Span};
 use super::walk::{IndexRow, LoopWalk, MOST_DIMS, Map, common_pieces, linear, strides};
 use crate::tensor::DType;
 
-/// A value shifted both ways and joined: the terms of the shifts, and what computes all at once.
+/// A value shifted both ways and joined: the terms of the shifts.
+#[derive(Clone, Copy)]
 struct BitRotation {
     left: TermId,
     right: TermId,
-    run: BlockFn,
 }
 
 /// Why an expression is not ready yet.
@@ -244,6 +244,12 @@ impl<'p, 'f> Nest<'p, 'f> {
         if let Some(rotation) = self.rotation(id) {
             return self.rotate(id, rotation, map);
         }
+        if let Some((rotated, other)) = self.rotated_xor(id) {
+            return self.rotate_xor(id, [rotated, other], map);
+        }
+        if let Some((product, other)) = self.added_product(id) {
+            return self.multiply_add(id, [product, other], map);
+        }
         let args = formula.term(id).args.clone();
         let places = args
             .into_iter()
@@ -257,7 +263,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     fn rotation(&self, id: TermId) -> Option<BitRotation> {
         let term = |id: TermId| self.planner.formula.term(id);
         let Op::Binary(Opcode::Or) = term(id).op else { return None };
-        let run = block::rotate(term(id).dtype)?;
+        block::rotate(term(id).dtype, RotateKind::Each)?;
         let is = |id: TermId, opcode| matches!(term(id).op, Op::Binary(other) if other == opcode);
         let (left, right) = match term(id).args[..] {
             [one, other] if is(one, Opcode::ShiftLeft) => (one, other),
@@ -267,26 +273,101 @@ impl<'p, 'f> Nest<'p, 'f> {
         let is_rotation = is(left, Opcode::ShiftLeft)
             && is(right, Opcode::ShiftRightLogical)
             && term(left).args[0] == term(right).args[0];
-        let is_inner = |id: TermId| {
-            self.planner.is_read_once(id)
-                && !self.planner.is_forced(id)
-                && self.planner.memory(id).is_none()
-        };
-        let is_inner = is_inner(left) && is_inner(right);
-        (is_rotation && is_inner).then_some(BitRotation { left, right, run })
+        let is_inner = self.is_inner(left) && self.is_inner(right);
+        (is_rotation && is_inner).then_some(BitRotation { left, right })
     }
 
-    fn rotate(&mut self, id: TermId, rotation: BitRotation, map: &Map) -> FoundPlace {
-        let BitRotation { left, right, run } = rotation;
+    /// Whether a term is computed for its only reader alone.
+    fn is_inner(&self, id: TermId) -> bool {
+        self.planner.is_read_once(id)
+            && !self.planner.is_forced(id)
+            && self.planner.memory(id).is_none()
+    }
+
+    /// The rotation, and the other argument, if a term is a rotation that is combined by `xor`.
+    fn rotated_xor(&self, id: TermId) -> Option<(TermId, TermId)> {
+        let term = self.planner.formula.term(id);
+        let (Op::Binary(Opcode::Xor), &[one, other]) = (&term.op, &term.args[..]) else {
+            return None;
+        };
+        let is_inner = |id: TermId| self.is_inner(id) && self.rotation(id).is_some();
+        match () {
+            () if one == other => None,
+            () if is_inner(other) => Some((other, one)),
+            () => is_inner(one).then_some((one, other)),
+        }
+    }
+
+    /// A rotation that is combined with another term: in one step, if all elements are rotated by
+    /// the same number of bits.
+    fn rotate_xor(&mut self, id: TermId, [rotated, other]: [TermId; 2], map: &Map) -> FoundPlace {
         let formula = self.planner.formula;
-        let [value, by] = [formula.term(left).args[0], formula.term(left).args[1]];
-        let back = formula.term(right).args[1];
-        let places = [value, by, back]
+        let Some(rotation) = self.rotation(rotated) else {
+            return Err(Halt::Fail(id, Gap::Operation));
+        };
+        self.note_map(rotated, map)?;
+        let other = self.value(other, map.clone())?;
+        let [value, by, back] = self.rotation_places(rotation, map)?;
+        self.computes.extend([rotation.left, rotation.right, rotated, id]);
+        let (dtype, size) = (formula.term(id).dtype, formula.term(id).dtype.size());
+        let is_same = [by, back].iter().all(|&place| self.draft.is_same_everywhere(place));
+        let kind = if is_same { RotateKind::SameXor } else { RotateKind::Each };
+        let run = block::rotate(dtype, kind).ok_or(Halt::Fail(id, Gap::OfType(dtype)))?;
+        if is_same {
+            return Ok(self.draft.call(run, &[value, by, back, other], size));
+        }
+        let turned = self.draft.call(run, &[value, by, back], size);
+        self.draft.apply(formula, id, &[turned, other]).map_err(|what| Halt::Fail(id, what))
+    }
+
+    /// The product, and the other argument, if a term adds a product that nothing else reads.
+    fn added_product(&self, id: TermId) -> Option<(TermId, TermId)> {
+        let term = self.planner.formula.term(id);
+        let (Op::Binary(Opcode::Add), &[one, other]) = (&term.op, &term.args[..]) else {
+            return None;
+        };
+        block::multiply_add(term.dtype)?;
+        let is_product = |id: TermId| {
+            matches!(self.planner.formula.term(id).op, Op::Binary(Opcode::Multiply))
+                && self.is_inner(id)
+        };
+        match () {
+            () if is_product(one) => Some((one, other)),
+            () => is_product(other).then_some((other, one)),
+        }
+    }
+
+    fn multiply_add(&mut self, id: TermId, [product, other]: [TermId; 2], map: &Map) -> FoundPlace {
+        let formula = self.planner.formula;
+        let dtype = formula.term(id).dtype;
+        let run = block::multiply_add(dtype).ok_or(Halt::Fail(id, Gap::OfType(dtype)))?;
+        self.note_map(product, map)?;
+        let places = [formula.term(product).args[0], formula.term(product).args[1], other]
             .into_iter()
             .map(|arg| self.value(arg, map.clone()))
             .collect::<Result<Vec<_>, _>>()?;
-        self.computes.extend([left, right, id]);
-        Ok(self.draft.call(run, &places, formula.term(id).dtype.size()))
+        self.computes.extend([product, id]);
+        Ok(self.draft.call(run, &places, dtype.size()))
+    }
+
+    /// Where what is rotated is, and by how many bits in both directions.
+    fn rotation_places(&mut self, rotation: BitRotation, map: &Map) -> Result<[Register; 3], Halt> {
+        let formula = self.planner.formula;
+        let BitRotation { left, right } = rotation;
+        let value = self.value(formula.term(left).args[0], map.clone())?;
+        let by = self.value(formula.term(left).args[1], map.clone())?;
+        let back = self.value(formula.term(right).args[1], map.clone())?;
+        Ok([value, by, back])
+    }
+
+    fn rotate(&mut self, id: TermId, rotation: BitRotation, map: &Map) -> FoundPlace {
+        let places = self.rotation_places(rotation, map)?;
+        self.computes.extend([rotation.left, rotation.right, id]);
+        let dtype = self.planner.formula.term(id).dtype;
+        let is_same = places[1..].iter().all(|&place| self.draft.is_same_everywhere(place));
+        let kind = if is_same { RotateKind::Same } else { RotateKind::Each };
+        let run = block::rotate(dtype, kind).ok_or(Halt::Fail(id, Gap::OfType(dtype)))?;
+        Ok(self.draft.call(run, &places, dtype.size()))
     }
 
     /// Records that a term is computed along a map. Several maps are different elements of it

@@ -15,6 +15,7 @@ use super::moves::CopyStage;
 use super::nest::{self, Halt, Nest, is_elementwise};
 use super::program::Register;
 use super::region::{LoopRegion, RegionBody, RegionCut, RegionLoops};
+use super::rows::RowLoop;
 use super::walk::{common_pieces, strides};
 use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
@@ -402,7 +403,16 @@ impl<'f> Planner<'f> {
         let to = self.target(id);
         let mut regions = regions.into_iter();
         match (regions.next(), regions.len()) {
-            (Some((_, nested)), 0) => self.push(Box::new(ElementLoop::new(nested, to, dtype))),
+            (Some((region, nested)), 0) => {
+                let walk = region.walk(&strides(&dims));
+                match RowLoop::new(nested, &walk, dtype) {
+                    Ok(rows) => {
+                        let bodies = vec![RegionBody::Rows(rows)];
+                        self.push(Box::new(RegionLoops { bodies, to: (to, dtype.size()) }));
+                    }
+                    Err(nested) => self.push(Box::new(ElementLoop::new(nested, to, dtype))),
+                }
+            }
             (first, _) => {
                 let by = strides(&dims);
                 let body =

@@ -4,7 +4,7 @@
 //! Registers are reused after their last use, but never by the step that reads them last: no step
 //! writes what it reads.
 
-use super::block::{self, BlockFn};
+use super::block::{self, BlockFn, MOST_READ};
 use super::error::Gap;
 use super::formula::{Formula, Op, TermId};
 use super::precision;
@@ -19,7 +19,7 @@ pub(super) struct Register(pub(super) u16);
 pub(super) enum ProgramStep {
     Call {
         run: BlockFn,
-        ins: [Register; 3],
+        ins: [Register; MOST_READ],
         count: u8,
         out: Register,
     },
@@ -88,6 +88,11 @@ impl ProgramDraft {
         place
     }
 
+    /// Whether a register has the same number everywhere, from the beginning.
+    pub(super) fn is_same_everywhere(&self, place: Register) -> bool {
+        self.pinned.contains(&place) || self.splats.iter().any(|splat| splat.place == place)
+    }
+
     pub(super) fn call(&mut self, run: BlockFn, ins: &[Register], size: usize) -> Register {
         self.widest = self.widest.max(size);
         let out = self.place(false);
@@ -96,9 +101,19 @@ impl ProgramDraft {
     }
 
     pub(super) fn call_into(&mut self, run: BlockFn, ins: &[Register], out: Register) {
-        let mut all = [Register(0); 3];
+        let mut all = [Register(0); MOST_READ];
         all[..ins.len()].copy_from_slice(ins);
         self.steps.push(ProgramStep::Call { run, ins: all, count: ins.len() as u8, out });
+    }
+
+    /// Writes a result to memory outside by a function. Where that only copies, the last step writes
+    /// there itself if it makes the result.
+    pub(super) fn store(&mut self, result: Register, to: Register, store: (BlockFn, bool)) {
+        let (run, is_copy) = store;
+        match self.steps.last_mut() {
+            Some(ProgramStep::Call { out, .. }) if *out == result && is_copy => *out = to,
+            _ => self.call_into(run, &[result], to),
+        }
     }
 
     /// One elementwise operation on computed elements, rounded to its type.

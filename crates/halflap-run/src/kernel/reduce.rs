@@ -11,7 +11,7 @@ use std::ops::Range;
 use halflap_hlo::Opcode;
 
 use super::Buffers;
-use super::block::{self, is_wide};
+use super::block::{self, MOST_READ, is_wide};
 use super::error::Gap;
 use super::formula::{Op, TermId};
 use super::loops::Body;
@@ -290,7 +290,7 @@ impl ReducedArray {
         unsafe {
             let init = buffers.read(self.init);
             match block::widen(self.dtype) {
-                Some(widen) => widen(&[init; 3], element, 1),
+                Some(widen) => widen(&[init; MOST_READ], element, 1),
                 None => std::ptr::copy_nonoverlapping(init, element, size),
             }
             super::program::fill(std::slice::from_raw_parts(element, size), into, len);
@@ -307,7 +307,7 @@ impl ReducedArray {
         unsafe {
             let to = buffers.write(self.to).add(span.start * size);
             match block::narrow(self.dtype) {
-                Some(narrow) => narrow(&[from; 3], to, len),
+                Some(narrow) => narrow(&[from; MOST_READ], to, len),
                 None => std::ptr::copy_nonoverlapping(from, to, len * size),
             }
         }

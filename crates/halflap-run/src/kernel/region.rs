@@ -2,11 +2,14 @@
 //! an argument, or the padding. A loop that meets one is cut into such regions, each with a program
 //! of its own, so that padded and concatenated arrays are never in memory.
 
+use std::ops::Range;
+
 use super::Buffers;
 use super::loops::Body;
 use super::nest::LoopDim;
 use super::plan::{ArraySlot, KernelStage, parts_of};
 use super::program::Register;
+use super::rows::RowLoop;
 use super::walk::{IndexRow, LoopWalk};
 
 /// Some of the indices of an array.
@@ -157,7 +160,13 @@ fn div_up(a: i64, by: i64) -> i64 {
 }
 
 /// The loop of a region.
-pub(super) struct RegionBody {
+pub(super) enum RegionBody {
+    Blocks(RegionBlocks),
+    Rows(RowLoop),
+}
+
+/// A region that is computed block by block.
+pub(super) struct RegionBlocks {
     pub(super) body: Body,
     /// Where its elements go.
     pub(super) to: LoopWalk,
@@ -171,50 +180,102 @@ pub(super) struct RegionLoops {
     pub(super) to: (ArraySlot, usize),
 }
 
-impl RegionLoops {
-    fn blocks(&self) -> usize {
-        self.bodies.iter().map(|region| region.body.blocks()).sum()
+impl RegionBody {
+    /// How many rows or blocks it has.
+    fn pieces(&self) -> usize {
+        match self {
+            RegionBody::Blocks(blocks) => blocks.body.blocks(),
+            RegionBody::Rows(rows) => rows.count(),
+        }
+    }
+
+    /// How many elements a row or a block has.
+    fn piece(&self) -> usize {
+        match self {
+            RegionBody::Blocks(blocks) => blocks.body.block,
+            RegionBody::Rows(rows) => rows.len(),
+        }
     }
 
     fn total(&self) -> usize {
-        self.bodies.iter().map(|region| region.body.total).sum()
+        match self {
+            RegionBody::Blocks(blocks) => blocks.body.total,
+            RegionBody::Rows(rows) => rows.count() * rows.len(),
+        }
+    }
+
+    fn local_bytes(&self) -> usize {
+        match self {
+            RegionBody::Blocks(blocks) => blocks.body.local_bytes(),
+            RegionBody::Rows(rows) => rows.local_bytes(),
+        }
+    }
+}
+
+impl RegionBlocks {
+    /// # Safety
+    /// As for [`KernelStage::run`]; `to` is the whole array, with elements of this size.
+    unsafe fn run(&self, buffers: &Buffers<'_>, (to, size): (*mut u8, usize), own: Range<usize>) {
+        let body = &self.body;
+        // SAFETY: the caller's promise, passed on; a register is written, and its elements are then
+        // those of the region, which no other thread writes.
+        unsafe {
+            let table = body.prepare(buffers);
+            for number in own {
+                let start = number * body.block;
+                let span = start..body.total.min(start + body.block);
+                body.run(buffers, table, span.clone());
+                self.to.write((table[self.out.0 as usize].cast_const(), to), size, span);
+            }
+        }
+    }
+}
+
+impl RegionLoops {
+    fn total(&self) -> usize {
+        self.bodies.iter().map(RegionBody::total).sum()
     }
 }
 
 impl KernelStage for RegionLoops {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let share = buffers.share(self.blocks());
+        let share = buffers.share(self.total());
         let to = buffers.write(self.to.0);
         let mut first = 0;
-        for RegionBody { body, to: walk, out } in &self.bodies {
-            let own = share.start.max(first)..share.end.min(first + body.blocks());
+        for region in &self.bodies {
+            // Who has a piece's first element has the piece.
+            let number = |element: usize| {
+                element.saturating_sub(first).div_ceil(region.piece()).min(region.pieces())
+            };
+            let own = number(share.start)..number(share.end);
             if !own.is_empty() {
-                // SAFETY: the caller's promise, passed on; a register is written, and its elements
-                // are then those of the region, which no other thread writes.
+                // SAFETY: the caller's promise, passed on.
                 unsafe {
-                    let table = body.prepare(buffers);
-                    for number in own.start - first..own.end - first {
-                        let start = number * body.block;
-                        let span = start..body.total.min(start + body.block);
-                        body.run(buffers, table, span.clone());
-                        walk.write((table[out.0 as usize].cast_const(), to), self.to.1, span);
+                    match region {
+                        RegionBody::Blocks(blocks) => blocks.run(buffers, (to, self.to.1), own),
+                        RegionBody::Rows(rows) => rows.run(buffers, to, own),
                     }
                 }
             }
-            first += body.blocks();
+            first += region.total();
         }
     }
 
     fn parts(&self) -> usize {
-        parts_of(self.total(), self.blocks())
+        parts_of(self.total(), self.bodies.iter().map(RegionBody::pieces).sum())
     }
 
     fn local_bytes(&self) -> usize {
-        self.bodies.iter().map(|region| region.body.local_bytes()).max().unwrap_or(0)
+        self.bodies.iter().map(RegionBody::local_bytes).max().unwrap_or(0)
     }
 
     fn elements(&self) -> Option<usize> {
         Some(self.total())
+    }
+
+    fn can_share(&self, output: usize, input: usize) -> bool {
+        let [RegionBody::Rows(rows)] = &self.bodies[..] else { return false };
+        self.to.0 == ArraySlot::Output(output) && rows.can_share(input)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use halflap_hlo::WindowDim;
 
 use super::Buffers;
-use super::block::{computed_as, narrow, widen};
+use super::block::{MOST_READ, computed_as, narrow, widen};
 use super::columns::Space;
 use super::cumulate::{self, Cumulate};
 use super::error::Gap;
@@ -353,7 +353,7 @@ impl ReduceWindow {
                     let from = from.wrapping_add(number * step * self.tail * stored);
                     let to = to.wrapping_add(number * len * size);
                     match widen(dtype) {
-                        Some(widen) => widen(&[from; 3], to, len),
+                        Some(widen) => widen(&[from; MOST_READ], to, len),
                         None => std::ptr::copy_nonoverlapping(from, to, len * size),
                     }
                 }
@@ -405,7 +405,7 @@ impl ReduceWindow {
                 // SAFETY: elements of the block, and as many of the output.
                 unsafe {
                     match narrow(dtype) {
-                        Some(narrow) => narrow(&[from; 3], to, len),
+                        Some(narrow) => narrow(&[from; MOST_READ], to, len),
                         None => std::ptr::copy_nonoverlapping(from, to, len * size),
                     }
                 }
