@@ -488,11 +488,14 @@ fn products_of_few_vectors() {
     }
 }
 
+/// Makes the number at a place of a row.
+type MadeNumber = fn(&mut Random, usize) -> f32;
+
 /// The largest elements, the first of equal ones first.
 #[test]
 fn the_largest_elements_and_their_places() {
     let mut random = Random(13);
-    let numbers: [(&str, fn(&mut Random, usize) -> f32); 5] = [
+    let numbers: [(&str, MadeNumber); 5] = [
         ("any", |random, _| random.unit()),
         ("few", |random, _| random.below(5) as f32 - 2.0),
         ("growing", |_, at| at as f32),
@@ -531,14 +534,16 @@ fn the_largest_elements_and_their_places() {
 fn rows_that_lie_apart() {
     let mut random = Random(14);
     let (a, b) = (random.floats(&[3, 401, 100]), random.floats(&[3, 200, 100]));
-    let text = "HloModule m\nfused {\n a = f32[3,401,100] parameter(0)\n b = f32[3,200,100] parameter(1)\n \
-        o = f32[3,200,100] slice(a), slice={[0:3], [1:401:2], [0:100]}\n \
-        n = f32[3,200,100] slice(a), slice={[0:3], [2:401:2], [0:100]}\n \
-        m = f32[3,200,100] multiply(o, b)\n s = f32[3,200,100] add(m, n)\n z = f32[] constant(7)\n \
-        ROOT p = f32[3,401,100] pad(s, z), padding=0_0x1_1_1x0_0\n}\n\
-        ENTRY e {\n x = f32[3,401,100] parameter(0)\n y = f32[3,200,100] parameter(1)\n \
-        ROOT f = f32[3,401,100] fusion(x, y), kind=kLoop, calls=fused\n}\n"
-        .replace("0_0x1_1_1x0_0", "0_0_0x1_1_1x0_0_0");
+    let (long, short) = ("f32[3,401,100]", "f32[3,200,100]");
+    let text = format!(
+        "HloModule m\nfused {{\n a = {long} parameter(0)\n b = {short} parameter(1)\n \
+         o = {short} slice(a), slice={{[0:3], [1:401:2], [0:100]}}\n \
+         n = {short} slice(a), slice={{[0:3], [2:401:2], [0:100]}}\n \
+         m = {short} multiply(o, b)\n s = {short} add(m, n)\n z = f32[] constant(7)\n \
+         ROOT p = {long} pad(s, z), padding=0_0_0x1_1_1x0_0_0\n}}\n\
+         ENTRY e {{\n x = {long} parameter(0)\n y = {short} parameter(1)\n \
+         ROOT f = {long} fusion(x, y), kind=kLoop, calls=fused\n}}\n"
+    );
     let given = alike(&text, &[a.clone(), b.clone()]).remove(0);
     for index in indices(&[3, 401, 100]) {
         let [i, j, k] = index[..] else { unreachable!() };
@@ -552,8 +557,8 @@ fn rows_that_lie_apart() {
 }
 
 /// The transform of one dimension of complex numbers, in f64, by its definition.
-fn sums_of_turns(parts: &mut Vec<[f64; 2]>, dims: &[usize], dim: usize, sign: f64) {
-    let from = parts.clone();
+fn sums_of_turns(parts: &mut [[f64; 2]], dims: &[usize], dim: usize, sign: f64) {
+    let from = parts.to_owned();
     for index in indices(dims) {
         let mut sum = [0.0, 0.0];
         for k in 0..dims[dim] {

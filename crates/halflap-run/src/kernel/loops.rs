@@ -51,9 +51,9 @@ impl ElementLoop {
 
 impl RegionBody {
     pub(super) fn new(nested: Nested<Register>, to: LoopWalk, dtype: DType) -> RegionBody {
-        match RowLoop::new(nested, &to, dtype) {
-            Ok(rows) => RegionBody::Rows(rows),
-            Err(nested) => RegionBody::Blocks(RegionBlocks::new(nested, to, dtype)),
+        match RowLoop::new(&nested, &to, dtype) {
+            Some(rows) => RegionBody::Rows(rows),
+            None => RegionBody::Blocks(RegionBlocks::new(nested, to, dtype)),
         }
     }
 }

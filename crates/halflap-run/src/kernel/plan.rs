@@ -405,12 +405,12 @@ impl<'f> Planner<'f> {
         match (regions.next(), regions.len()) {
             (Some((region, nested)), 0) => {
                 let walk = region.walk(&strides(&dims));
-                match RowLoop::new(nested, &walk, dtype) {
-                    Ok(rows) => {
+                match RowLoop::new(&nested, &walk, dtype) {
+                    Some(rows) => {
                         let bodies = vec![RegionBody::Rows(rows)];
                         self.push(Box::new(RegionLoops { bodies, to: (to, dtype.size()) }));
                     }
-                    Err(nested) => self.push(Box::new(ElementLoop::new(nested, to, dtype))),
+                    None => self.push(Box::new(ElementLoop::new(nested, to, dtype))),
                 }
             }
             (first, _) => {

@@ -106,8 +106,8 @@ impl ProgramDraft {
         self.steps.push(ProgramStep::Call { run, ins: all, count: ins.len() as u8, out });
     }
 
-    /// Writes a result to memory outside by a function. Where that only copies, the last step writes
-    /// there itself if it makes the result.
+    /// Writes a result to memory outside by a function. Where that only copies, the last step
+    /// writes there itself if it makes the result.
     pub(super) fn store(&mut self, result: Register, to: Register, store: (BlockFn, bool)) {
         let (run, is_copy) = store;
         match self.steps.last_mut() {

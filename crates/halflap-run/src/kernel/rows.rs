@@ -42,11 +42,7 @@ struct MovingPlace {
 
 impl RowLoop {
     /// The loop of an expression, if it reads or writes such rows.
-    pub(super) fn new(
-        nested: Nested<Register>,
-        to: &LoopWalk,
-        dtype: DType,
-    ) -> Result<RowLoop, Nested<Register>> {
+    pub(super) fn new(nested: &Nested<Register>, to: &LoopWalk, dtype: DType) -> Option<RowLoop> {
         let (mut extents, mut fetches) = (nested.extents.clone(), nested.fetches.clone());
         let size = dtype.size();
         // Loops are joined where what is written can be walked as one, too.
@@ -59,11 +55,11 @@ impl RowLoop {
         });
         let mut classes = vec![0; extents.len()];
         join(&mut extents, &mut classes, &mut fetches);
-        let Some(to) = fetches.pop().map(|fetch| fetch.walk) else { return Err(nested) };
+        let to = fetches.pop()?.walk;
         if !has_rows(&extents, &fetches, &to) {
-            return Err(nested);
+            return None;
         }
-        let Nested { mut draft, result, .. } = nested;
+        let (mut draft, result) = (nested.draft.clone(), nested.result);
         let out = draft.outside();
         let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
         draft.store(result, out, (store, block::narrow(dtype).is_none()));
@@ -82,7 +78,7 @@ impl RowLoop {
             .chain([moving(out, &to, size)])
             .collect();
         let body = Body::new(draft.finish(&[]), fetches, total);
-        Ok(RowLoop { body, outer: extents, len, to, size, out, aside, moving })
+        Some(RowLoop { body, outer: extents, len, to, size, out, aside, moving })
     }
 
     /// How many rows there are.
