@@ -259,7 +259,12 @@ impl<S: Scalar> LineBlock<S> {
     /// # Safety
     /// The lines must have them, and the planes room.
     #[inline(always)]
-    unsafe fn read<T: Scalar, V: Pack<T>>(&self, count: usize, to: Parts<*mut T>, width: usize) {
+    unsafe fn read<T: Scalar, V: Pack<T>>(
+        &self,
+        count: usize,
+        to: PlaneParts<*mut T>,
+        width: usize,
+    ) {
         let (mut done, step) = (0, self.grid.step);
         let from = self.starts[0].cast::<T>();
         // SAFETY: elements of the lines; the caller's promise. Both types are the same where one is
@@ -354,22 +359,22 @@ fn is_same<T: Scalar, S: Scalar>() -> bool {
 }
 
 /// The planes of several lines.
-type Parts<P> = Complex<P>;
+type PlaneParts<P> = Complex<P>;
 
 /// Complex elements of lines that are to be written.
 struct MadeLines<T> {
     count: usize,
-    from: Parts<*const T>,
+    from: PlaneParts<*const T>,
     /// How many lines the planes have.
     width: usize,
     scale: T,
 }
 
-fn exchanged<P>(parts: Parts<P>) -> Parts<P> {
+fn exchanged<P>(parts: PlaneParts<P>) -> PlaneParts<P> {
     Complex { re: parts.im, im: parts.re }
 }
 
-fn starts<T>(planes: &mut Planes<'_, T>) -> Parts<*mut T> {
+fn starts<T>(planes: &mut Planes<'_, T>) -> PlaneParts<*mut T> {
     Complex { re: planes.re.as_mut_ptr(), im: planes.im.as_mut_ptr() }
 }
 
@@ -407,7 +412,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// # Safety
     /// The block must have the lines of the input.
     #[inline(always)]
-    unsafe fn load<V: Pack<T>>(&self, from: &LineBlock<S>, [to, aside]: [Parts<*mut T>; 2]) {
+    unsafe fn load<V: Pack<T>>(&self, from: &LineBlock<S>, [to, aside]: [PlaneParts<*mut T>; 2]) {
         let width = self.width();
         // An inverse transform is a forward one with the parts exchanged, before and after.
         let to = if self.is_inverse() { exchanged(to) } else { to };
@@ -436,10 +441,10 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// # Safety
     /// The block must have the lines of the output.
     #[inline(always)]
-    unsafe fn store<V: Pack<T>>(&self, [from, aside]: [Parts<*mut T>; 2], to: &LineBlock<S>) {
+    unsafe fn store<V: Pack<T>>(&self, [from, aside]: [PlaneParts<*mut T>; 2], to: &LineBlock<S>) {
         let from = if self.is_inverse() { exchanged(from) } else { from };
         let (width, scale) = (self.width(), self.scale);
-        let made = |count: usize, from: Parts<*mut T>| {
+        let made = |count: usize, from: PlaneParts<*mut T>| {
             let from = Complex { re: from.re.cast_const(), im: from.im.cast_const() };
             MadeLines { count, from, width, scale }
         };
@@ -461,7 +466,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     ///
     /// # Safety
     /// The block must have the lines, and the planes room.
-    unsafe fn load_real(&self, from: &LineBlock<S>, to: Parts<*mut T>) {
+    unsafe fn load_real(&self, from: &LineBlock<S>, to: PlaneParts<*mut T>) {
         let width = self.width();
         for at in 0..self.len {
             for line in 0..width {
@@ -481,7 +486,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     ///
     /// # Safety
     /// As for [`Lines::load_real`].
-    unsafe fn store_real(&self, from: Parts<*mut T>, to: &LineBlock<S>) {
+    unsafe fn store_real(&self, from: PlaneParts<*mut T>, to: &LineBlock<S>) {
         for (at, line) in (0..self.len).flat_map(|at| (0..to.count).map(move |line| (at, line))) {
             // SAFETY: an element of a line; the caller's promise.
             unsafe {
@@ -495,7 +500,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     ///
     /// # Safety
     /// The planes must have the half.
-    unsafe fn zero_ends(&self, half: Parts<*mut T>) {
+    unsafe fn zero_ends(&self, half: PlaneParts<*mut T>) {
         let width = self.width();
         let ends = [Some(0), self.len.is_multiple_of(2).then_some(self.len / 2)];
         for (end, line) in
@@ -510,7 +515,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     ///
     /// # Safety
     /// The planes must have room for the lines.
-    unsafe fn mirror(&self, half: Parts<*mut T>, to: Parts<*mut T>) {
+    unsafe fn mirror(&self, half: PlaneParts<*mut T>, to: PlaneParts<*mut T>) {
         let width = self.width();
         for (at, line) in (0..self.len).flat_map(|at| (0..width).map(move |line| (at, line))) {
             let from = at.min(self.len - at) * width + line;
@@ -529,7 +534,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// # Safety
     /// As for [`Lines::mirror`].
     #[inline(always)]
-    unsafe fn pack<V: Pack<T>>(&self, half: Parts<*mut T>, to: Parts<*mut T>) {
+    unsafe fn pack<V: Pack<T>>(&self, half: PlaneParts<*mut T>, to: PlaneParts<*mut T>) {
         let (width, len) = (self.width(), self.line.len);
         for (at, by) in self.halves[..len].iter().enumerate() {
             let by = Twiddle { re: by.re, im: -by.im };
@@ -552,7 +557,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// # Safety
     /// As for [`Lines::mirror`].
     #[inline(always)]
-    unsafe fn unpack<V: Pack<T>>(&self, from: Parts<*mut T>, to: Parts<*mut T>) {
+    unsafe fn unpack<V: Pack<T>>(&self, from: PlaneParts<*mut T>, to: PlaneParts<*mut T>) {
         let (width, len) = (self.width(), self.line.len);
         let half = V::all(T::of(0.5));
         for (at, &by) in self.halves.iter().enumerate() {
@@ -578,7 +583,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
 /// # Safety
 /// The planes must have as many numbers from this one on.
 #[inline(always)]
-unsafe fn packs<T: Scalar, V: Pack<T>>(planes: Parts<*mut T>, at: usize) -> Complex<V> {
+unsafe fn packs<T: Scalar, V: Pack<T>>(planes: PlaneParts<*mut T>, at: usize) -> Complex<V> {
     // SAFETY: the caller's promise.
     unsafe { Complex { re: V::load(planes.re.add(at)), im: V::load(planes.im.add(at)) } }
 }
