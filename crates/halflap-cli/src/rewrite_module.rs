@@ -5,6 +5,7 @@
 //! choose between sets, and with the requested effort between the chosen one and the module as it
 //! is.
 
+mod agains;
 mod keeps;
 mod levels;
 mod pipelines;
@@ -31,7 +32,7 @@ use crate::search::{ChosenProgram, Rung, best_choice};
 use crate::show::Was;
 use crate::source::{Hlo, Subject};
 pub use report::ModuleChanges;
-use report::{named, numbered, spent};
+use report::{OrderAlone, named, numbered, spent};
 
 /// What computations may need, by name: the base of memory limits.
 pub type Peaks = BTreeMap<String, Bytes>;
@@ -175,7 +176,7 @@ struct RewriteBase<'a> {
 struct Chosen<T> {
     recipes: Vec<(Recipe, String)>,
     changed: Option<(Subject, Vec<Decided<T>>)>,
-    order_alone: Option<Nanos>,
+    order_alone: OrderAlone,
     /// The orders of the module as it is.
     alone: Option<Vec<Decided<T>>>,
     kept_because: &'static str,
@@ -201,7 +202,7 @@ impl<T> ChosenProgram for Chosen<T> {
     }
 
     fn order_alone(&mut self) -> Option<&mut Nanos> {
-        self.order_alone.as_mut()
+        self.order_alone.step_time()
     }
 }
 
@@ -254,15 +255,22 @@ impl<T> Maker<'_, T> {
         let module = module_of(&subject, self.hlo);
         let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
         let changed = Some((subject, all));
-        let (order_alone, alone, kept_because, is_tried) = (None, None, "", false);
+        let order_alone = OrderAlone::NotSought;
+        let (alone, kept_because, is_tried) = (None, "", false);
         Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
     }
 
     /// The recipes that make the step shorter, but for those that are left out.
     fn chosen(&self, allowed: &AllowedRecipes, without: &[String]) -> Result<Chosen<T>, Failed> {
-        let alone = self.search.search(self.subject, self.rung, &self.peaks)?;
+        let alone = match self.search.search(self.subject, self.rung, &self.peaks) {
+            Ok(alone) => alone,
+            Err(none_fits @ Failed::BadInput(_)) => {
+                return self.fitting(allowed, without)?.ok_or(none_fits);
+            }
+            Err(failed) => return Err(failed),
+        };
         let exposed = alone.last().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after);
-        let order_alone = Some(step(&alone));
+        let order_alone = OrderAlone::Takes(step(&alone));
         let kept = |because, alone| Chosen {
             recipes: Vec::new(),
             changed: None,
@@ -276,7 +284,7 @@ impl<T> Maker<'_, T> {
             let kept = kept("communication is hidden by the order alone", alone);
             return Ok(Chosen { is_tried: false, ..kept });
         }
-        let (tried, sameness) = match self.best(allowed, &alone)? {
+        let (tried, sameness) = match self.best(allowed, Some(&alone))? {
             Some(tried) => match self.proved_part(self.without(tried, without)?, allowed)? {
                 Some(proved) => proved,
                 None => return Ok(kept("none of those that help could be proved", alone)),
@@ -300,15 +308,46 @@ impl<T> Maker<'_, T> {
         Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
     }
 
+    /// The recipes with which a module fits into memory that does not fit as it is: the shortest
+    /// step of those that do.
+    fn fitting(
+        &self,
+        allowed: &AllowedRecipes,
+        without: &[String],
+    ) -> Result<Option<Chosen<T>>, Failed> {
+        let Some(tried) = self.best(allowed, None)? else { return Ok(None) };
+        let Some((tried, sameness)) = self.proved_part(self.without(tried, without)?, allowed)?
+        else {
+            return Ok(None);
+        };
+        let Tried { recipes, subject, all } = tried;
+        let all = match self.search.search(&subject, self.rung, &self.peaks) {
+            Ok(all) => all,
+            // The quick search found orders that fit.
+            Err(Failed::BadInput(_)) => all,
+            Err(failed) => return Err(failed),
+        };
+        Ok(Some(Chosen {
+            recipes,
+            changed: Some((subject, all)),
+            order_alone: OrderAlone::NoneFits,
+            alone: None,
+            kept_because: "",
+            sameness,
+            is_tried: true,
+        }))
+    }
+
     /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone
     /// if both together are no better than the module as it is, then gathers that are kept,
-    /// pipelines, collectives on two levels, merges and splits on top.
+    /// pipelines, gathers that are done again, collectives on two levels, merges and splits on top.
+    /// There are no orders of the module as it is if none fits into memory.
     fn best(
         &self,
         allowed: &AllowedRecipes,
-        in_order: &[Decided<T>],
+        in_order: Option<&[Decided<T>]>,
     ) -> Result<Option<Tried<T>>, Failed> {
-        let alone = step(in_order);
+        let alone = in_order.map_or(Nanos(f64::INFINITY), step);
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
         };
@@ -341,6 +380,14 @@ impl<T> Maker<'_, T> {
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
             best = self.pipelined(best, alone)?;
         }
+        let mut again = match allowed.kinds.contains(&RecipeKind::Again) {
+            true => self.gathered_again(best.as_ref(), alone)?,
+            false => None,
+        };
+        // What does not fit otherwise is the base of all that follows.
+        if best.is_none() && in_order.is_none() {
+            best = again.take();
+        }
         let leveled = match allowed.kinds.contains(&RecipeKind::Levels) {
             true => self.on_two_levels(best.as_ref(), allowed)?,
             false => None,
@@ -348,14 +395,15 @@ impl<T> Maker<'_, T> {
         if allowed.kinds.contains(&RecipeKind::Merge) {
             best = self.with_merges(best, allowed, alone)?;
         }
-        // Merged collectives pay for fewer hops, too: both are tried.
-        let leveled = match leveled {
-            Some(leveled) if allowed.kinds.contains(&RecipeKind::Merge) => {
-                self.with_merges(Some(leveled), allowed, alone)?
-            }
-            leveled => leveled,
-        };
-        best = self.shorter(best, leveled);
+        // Merged collectives pay for fewer hops, too, and take the memory that was freed: both are
+        // tried.
+        for other in [leveled, again].into_iter().flatten() {
+            let other = match allowed.kinds.contains(&RecipeKind::Merge) {
+                true => self.with_merges(Some(other), allowed, alone)?,
+                false => Some(other),
+            };
+            best = self.shorter(best, other);
+        }
         match allowed.kinds.contains(&RecipeKind::Split) {
             true => self.with_splits(best, allowed, in_order),
             false => Ok(best),
@@ -408,6 +456,7 @@ impl<T> Maker<'_, T> {
         change::find(module).iter().any(is_found)
             || change::find_shards(module).iter().any(is_found)
             || is_allowed(RecipeKind::Keep) && !change::find_keeps(module).is_empty()
+            || is_allowed(RecipeKind::Again) && !change::find_agains(module).is_empty()
             || is_allowed(RecipeKind::Pipeline)
                 && !change::find_pipelines(module, CarriedBuffers::One, &Shift::ALL).is_empty()
             || is_allowed(RecipeKind::Split)
@@ -619,17 +668,18 @@ fn still_there(module: &Module, stage: Vec<Recipe>) -> Vec<Recipe> {
 }
 
 /// Recipes in the sequence in which they are applied, those of a set to the same module.
-fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 7] {
-    let mut stages = [const { Vec::new() }; 7];
+fn stages(recipes: Vec<Recipe>) -> [Vec<Recipe>; 8] {
+    let mut stages = [const { Vec::new() }; 8];
     for recipe in recipes {
         let stage = match recipe {
             Recipe::Scatter { .. } | Recipe::Narrow { .. } => 0,
             Recipe::Shard { .. } => 1,
             Recipe::Keep { .. } => 2,
             Recipe::Pipeline { .. } => 3,
-            Recipe::Levels { .. } => 4,
-            Recipe::Merge { .. } => 5,
-            Recipe::Split { .. } | Recipe::Region { .. } => 6,
+            Recipe::Again { .. } => 4,
+            Recipe::Levels { .. } => 5,
+            Recipe::Merge { .. } => 6,
+            Recipe::Split { .. } | Recipe::Region { .. } => 7,
         };
         stages[stage].push(recipe);
     }

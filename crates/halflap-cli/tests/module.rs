@@ -647,6 +647,88 @@ fn weights_are_kept_as_memory_allows() {
     assert_eq!(members, ["ag0", "ag2", "ag3"]);
 }
 
+/// Layers whose weights are gathered once, for the forward and the backward pass.
+fn gathered_once(layers: usize) -> String {
+    let (shard, whole) = ("f32[64,512]{1,0}", "f32[512,512]{1,0}");
+    let rows = "f32[512,512]{1,0}";
+    let groups = "replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, dimensions={0}";
+    let dot = |name: &str, x: &str, w: &str, side: usize| {
+        format!(
+            "  %{name} = {rows} dot(%{x}, %{w}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{side}}}\n"
+        )
+    };
+    let mut text = format!("  %x0 = {rows} parameter(0)\n");
+    for layer in 0..layers {
+        let next = layer + 1;
+        text += &format!("  %w{layer} = {shard} parameter({next})\n");
+        text += &format!(
+            "  %ag{layer} = {whole} all-gather(%w{layer}), channel_id={next}, {groups}, metadata={{op_name=\"layer\" source_file=\"model.py\" source_line={next}}}\n"
+        );
+        text += &dot(&format!("y{layer}"), &format!("x{layer}"), &format!("ag{layer}"), 0);
+        text += &format!("  %x{next} = {rows} tanh(%y{layer})\n");
+    }
+    text += &format!("  %g{layers} = {rows} negate(%x{layers})\n");
+    for layer in (0..layers).rev() {
+        let before = layer + 1;
+        text += &dot(&format!("g{layer}"), &format!("g{before}"), &format!("ag{layer}"), 1);
+    }
+    let parameters: Vec<String> = (0..layers).map(|at| format!("w{at}: f32[64,512]")).collect();
+    format!(
+        "HloModule once, num_partitions=8\n\nENTRY %main (x0: f32[512,512], {}) -> f32[512,512] {{\n{text}  ROOT %out = {rows} tanh(%g0)\n}}\n",
+        parameters.join(", ")
+    )
+}
+
+#[test]
+fn weights_are_gathered_again_where_memory_is_short() {
+    let dir = folder("module-again");
+    fs::write(dir.join("old.txt"), gathered_once(6)).unwrap();
+    let args = ["schedule", "old.txt", "--device", "h100", "--effort", "quick"];
+    let half = [&args[..], &["--memory-budget", "0.5x"]].concat();
+    for more in [&[][..], &["--rewrite", "merge,keep"]] {
+        let (_, err) = ends(&halflap(&dir, &[&half[..], more].concat()), 2);
+        assert!(err.contains("memory"), "{err}");
+    }
+    let again = [&half[..], &["--rewrite", "gather-again"]].concat();
+    let (out, _) = ends(&halflap(&dir, &again), 0);
+    assert!(out.contains("gather-again, proved; every bit stays as it was"), "{out}");
+    assert!(out.contains("gather-again:1 ag0 into ag0, ag0.again: "), "{out}");
+    assert!(out.contains(", 1 MiB freed between them, "), "{out}");
+    assert!(out.contains("model.py:1"), "{out}");
+    assert!(out.contains("none fits into the memory limit"), "{out}");
+    let (out, _) = ends(&halflap(&dir, &[&again[..], &["--json"]].concat()), 0);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["order_alone"], Value::Null);
+    assert_eq!(answer["exact"], true);
+    let [peak, before] =
+        ["peak_memory", "peak_memory_before"].map(|of| answer[of].as_f64().unwrap());
+    assert!(peak <= 0.5 * before, "{answer}");
+    for recipe in answer["recipes"].as_array().unwrap() {
+        assert_eq!(recipe["kind"], "gather-again");
+        assert_eq!(recipe["freed_bytes"], 512 * 512 * 4);
+        let [before, after] =
+            ["communication_before", "communication"].map(|of| recipe[of].as_f64().unwrap());
+        assert!((2.0 * before - after).abs() < 1.0, "{recipe}");
+    }
+    let emit = ["--emit", "hlo", "-o", "new.txt"];
+    ends(&halflap(&dir, &[&again[..], &emit].concat()), 0);
+    let (out, _) = ends(&halflap(&dir, &["verify", "old.txt", "new.txt", "--run"]), 0);
+    assert!(out.contains("the same program, bit for bit"), "{out}");
+    assert!(out.contains("equal bit for bit"), "{out}");
+    // The inverse, with memory for it.
+    let more =
+        ["--device", "h100", "--memory-budget", "2x", "--rewrite", "keep", "--effort", "quick"];
+    let (out, _) = ends(&halflap(&dir, &[&["schedule", "new.txt"], &more[..]].concat()), 0);
+    println!("{out}");
+    let without = [&again[..], &["--without", "gather-again:1"]].concat();
+    println!("{:?}", halflap(&dir, &without));
+    println!(
+        "{:?}",
+        ends(&halflap(&dir, &[&args[..], &["--rewrite", "gather-again"]].concat()), 0)
+    );
+    println!("{:?}", ends(&halflap(&dir, &[&args[..], &["--rewrite", "exact"]].concat()), 0));
+}
+
 /// Two small gathers among 64 ranks, for which the hops of a ring take longer than the bytes.
 fn over_nodes() -> String {
     let groups = "replica_groups=[1,64]<=[64], use_global_device_ids=true, dimensions={0}";

@@ -40,6 +40,8 @@ pub(crate) struct Draft<'m> {
     module: &'m Module,
     /// The replacement of an instruction; empty if it is removed.
     replaced: BTreeMap<InstrId, Vec<DraftLine>>,
+    /// Instructions that stay where lines were added, and the operands that they have instead.
+    stays: BTreeMap<InstrId, BTreeMap<InstrId, String>>,
     /// The heads of computations that take or return more.
     heads: BTreeMap<ComputationId, String>,
     /// New names.
@@ -62,6 +64,7 @@ impl<'m> Draft<'m> {
         Draft {
             module,
             replaced: BTreeMap::new(),
+            stays: BTreeMap::new(),
             heads: BTreeMap::new(),
             taken: HashSet::new(),
             next_channel: last.map_or(1, |last| last.saturating_add(1)),
@@ -97,6 +100,49 @@ impl<'m> Draft<'m> {
         let operand = format!("{}{name}", self.percent(at));
         self.write_line(at, name, of);
         operand
+    }
+
+    /// Lets an instruction stay, so that lines can be added in its place.
+    pub(crate) fn stay(&mut self, instr: InstrId) {
+        self.stays.entry(instr).or_default();
+        self.write_staying(instr);
+    }
+
+    /// The same, and it reads something else wherever it read `of`.
+    pub(crate) fn redirect(&mut self, instr: InstrId, of: InstrId, instead: &str) {
+        self.stays.entry(instr).or_default().insert(of, instead.to_owned());
+        self.write_staying(instr);
+    }
+
+    fn write_staying(&mut self, instr: InstrId) {
+        let module = self.module;
+        let instead = self.stays.get(&instr).filter(|instead| !instead.is_empty());
+        let own = |operand: &Operand| match instead.and_then(|instead| instead.get(&operand.of)) {
+            Some(other) => other.clone(),
+            None => self.operand(operand),
+        };
+        let operands: Vec<String> = module.operands(instr).iter().map(own).collect();
+        let text = match instead {
+            Some(_) => with_operands(module, instr, &operands.join(", ")),
+            None => after_name(module, instr).to_owned(),
+        };
+        let before = module.control_predecessors(instr);
+        let before = before.map(|before| module.instruction_name(before).to_owned());
+        let reads = operands.iter().map(|operand| read_name(operand)).chain(before).collect();
+        let name = module.instruction_name(instr).to_owned();
+        let lines = self.replaced.entry(instr).or_default();
+        lines.retain(|line| line.name != name);
+        lines.insert(0, DraftLine { name, text, reads });
+    }
+
+    /// Whether an instruction computes what it did, of whatever it reads.
+    pub(crate) fn is_there(&self, instr: InstrId) -> bool {
+        self.is_untouched(instr) || self.stays.contains_key(&instr)
+    }
+
+    /// Whether an instruction was redirected from another one.
+    pub(crate) fn is_redirected(&self, instr: InstrId, of: InstrId) -> bool {
+        self.stays.get(&instr).is_some_and(|instead| instead.contains_key(&of))
     }
 
     /// Whether an instruction is unchanged.

@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -241,6 +242,32 @@ impl Writer {
         self.keep(&made);
     }
 
+    /// Rows that are gathered and read at once, and again after other things.
+    fn held(&mut self) {
+        let (groups, members) = self.groups();
+        let rows = 8 / groups[0].len();
+        let value = self.value();
+        let slice = format!("f32[{rows},16]{{1,0}} slice({value}), slice={{[0:{rows}], [0:16]}}");
+        let part = self.line("slice", &slice);
+        let whole = format!("{WHOLE} all-gather({part}), {members}, dimensions={{0}}");
+        let mut whole = self.line("all-gather", &whole);
+        if self.random.below(2) == 0 {
+            whole = self.line("negate", &format!("{WHOLE} negate({whole})"));
+        }
+        let other = self.value();
+        let early = self.line("compute", &format!("{WHOLE} add({other}, {whole})"));
+        self.keep(&early);
+        self.compute();
+        if self.random.below(2) == 0 {
+            whole = self.line("sine", &format!("{WHOLE} sine({whole})"));
+        }
+        let late = self.line("compute", &format!("{WHOLE} subtract({early}, {whole})"));
+        self.keep(&late);
+        if self.random.below(2) == 0 {
+            self.keep(&whole);
+        }
+    }
+
     /// A product of matrices that is reduced, or one operand of which is gathered.
     fn product(&mut self) {
         let (groups, members) = self.groups();
@@ -280,12 +307,13 @@ impl Writer {
 
     fn steps(&mut self, count: usize) {
         for _ in 0..count {
-            match self.random.below(7) {
+            match self.random.below(8) {
                 0 => self.scatter(),
                 1 => self.narrow(),
                 2 => self.several(),
                 3 => self.repeated(),
                 4 => self.product(),
+                5 => self.held(),
                 _ => self.compute(),
             }
         }
@@ -553,6 +581,15 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let buffers = if exact_only { CarriedBuffers::One } else { CarriedBuffers::Two };
     let pipelines = change::find_pipelines(&changed, buffers, &Shift::ALL);
     let (changed, _) = change::apply(&changed, &pipelines).unwrap();
+    // Also what has just become one; at one of the places where it can be divided.
+    let mut agains = change::find_agains(&changed);
+    if exact_only {
+        agains.reverse();
+    }
+    let mut gathers = BTreeSet::new();
+    agains.retain(|found| gathers.insert(found.recipe.members().to_vec()));
+    let agains: Vec<Recipe> = agains.into_iter().map(|found| found.recipe).collect();
+    let (changed, _) = change::apply(&changed, &agains).unwrap();
     let ranks_per_node = module.devices().count() as u32 / 2;
     let levels = match module.len() % 2 {
         0 => fit(change::find_levels(&changed, ranks_per_node)),
@@ -576,7 +613,8 @@ fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Samenes
     let (changed, _) = change::apply(&changed, &merges).unwrap();
     let how = same(module, &changed)
         .unwrap_or_else(|different| panic!("{different}\n{}\n\n{}", module.text(), changed.text()));
-    let recipes = [first, shards, keeps, pipelines, levels, regions, splits, merges].concat();
+    let recipes =
+        [first, shards, keeps, pipelines, agains, levels, regions, splits, merges].concat();
     (recipes, changed, how)
 }
 
@@ -628,7 +666,7 @@ fn random_modules_compute_the_same() {
     assert!(is_enough, "too few of a kind were applied: {applied:?}, {regions} regions");
     println!(
         "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline, keep, \
-         split, two-levels), {regions} of the splits regions"
+         gather-again, split, two-levels), {regions} of the splits regions"
     );
 }
 

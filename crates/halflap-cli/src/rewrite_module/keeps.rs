@@ -84,7 +84,7 @@ pub fn sets(
 }
 
 /// What is alive while each operation of a computation runs, in its order.
-fn levels(unit: &Decided<()>) -> Vec<Bytes> {
+pub(super) fn levels(unit: &Decided<()>) -> Vec<Bytes> {
     let levels = Timeline::of(&unit.priced.graph, &unit.result.order).levels;
     unit.result.order.as_slice().iter().map(|&op| levels[op].post_alloc).collect()
 }

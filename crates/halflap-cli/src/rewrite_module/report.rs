@@ -17,8 +17,7 @@ use crate::source::Subject;
 pub struct ModuleChanges {
     /// The module as it was, in its own orders.
     pub was: Was,
-    /// The step of the best orders of the module as it was; unknown where recipes were given.
-    pub(super) order_alone: Option<Nanos>,
+    pub(super) order_alone: OrderAlone,
     pub(super) recipes: Vec<Applied>,
     /// Why nothing was changed, if nothing was.
     pub(super) kept_because: &'static str,
@@ -26,6 +25,37 @@ pub struct ModuleChanges {
     /// The loops that communicate and are not pipelined, with the reason; none where pipelines were
     /// not allowed or nothing was tried.
     pub(super) loops: Vec<(String, String)>,
+}
+
+/// The best orders of the module as it was.
+#[derive(Clone, Copy)]
+pub(super) enum OrderAlone {
+    /// Recipes were given.
+    NotSought,
+    /// None fits into the memory limit.
+    NoneFits,
+    Takes(Nanos),
+}
+
+impl OrderAlone {
+    pub(super) fn step_time(&mut self) -> Option<&mut Nanos> {
+        match self {
+            OrderAlone::Takes(time) => Some(time),
+            OrderAlone::NotSought | OrderAlone::NoneFits => None,
+        }
+    }
+
+    fn nanos(mut self) -> Option<f64> {
+        self.step_time().map(|time| time.0)
+    }
+
+    fn described(self) -> Option<String> {
+        match self {
+            OrderAlone::NotSought => None,
+            OrderAlone::NoneFits => Some("none fits into the memory limit".to_owned()),
+            OrderAlone::Takes(time) => Some(time.to_string()),
+        }
+    }
 }
 
 /// A recipe that was applied.
@@ -38,8 +68,8 @@ pub(super) struct Applied {
     place: String,
     before: Spent,
     after: Option<Spent>,
-    /// What stays alive for it.
-    kept: Option<Bytes>,
+    /// The result of a gather that stays, or no longer stays, in memory.
+    size: Bytes,
 }
 
 /// The time of collectives in a step, and how much of it is exposed.
@@ -106,16 +136,15 @@ pub(super) fn named(
         let share = 1.0 / into.split(", ").count() as f64;
         let part = Spent { time: total.time * share, exposed: total.exposed * share, ..total };
         made.extend(into.split(", ").map(|name| (name.to_owned(), part)));
-        let is_keep = recipe.kind() == RecipeKind::Keep;
         let one = recipe.members().first().and_then(|member| before.get(member));
-        let kept = one.or_else(|| after.get(&into)).filter(|_| is_keep).map(|spent| spent.size);
+        let size = one.or_else(|| after.get(&into)).map_or(Bytes::ZERO, |spent| spent.size);
         let first = recipe.members().first().and_then(|member| places.get(member.as_str()));
         Applied {
             name,
             place: first.cloned().unwrap_or_default(),
             before: total,
             after: total_of(after, &into),
-            kept,
+            size,
             recipe,
             into,
         }
@@ -160,7 +189,7 @@ impl ModuleChanges {
             ("not pipelined", format!("{}: {}", printable(name), printable(why)))
         };
         facts.extend(self.loops.iter().take(ROWS).map(stays));
-        facts.extend(self.order_alone.map(|time| ("order alone", time.to_string())));
+        facts.extend(self.order_alone.described().map(|text| ("order alone", text)));
         facts
     }
 
@@ -189,12 +218,13 @@ impl ModuleChanges {
                 "exposed_before": applied.before.exposed.0,
                 "exposed": applied.after.map_or(0.0, |after| after.exposed.0),
                 "gain": gain.map_or(0.0, |gain| gain.0),
-                "kept_bytes": applied.kept.map(|kept| kept.0),
+                "kept_bytes": applied.size_if(RecipeKind::Keep).map(|size| size.0),
+                "freed_bytes": applied.size_if(RecipeKind::Again).map(|size| size.0),
             })
         };
         let stays = |(name, why): &(String, String)| json!({ "loop": name, "reason": why });
         json!({
-            "order_alone": self.order_alone.map(|time| time.0),
+            "order_alone": self.order_alone.nanos(),
             "exact": self.sameness == Sameness::Exact,
             "not_pipelined": self.loops.iter().map(stays).collect::<Vec<_>>(),
             "recipes": self.recipes.iter().map(recipe).collect::<Vec<_>>(),
@@ -220,7 +250,15 @@ impl Applied {
             true => String::new(),
             false => format!(", {}", printable_end(&self.place, 60)),
         };
-        let kept = self.kept.map(|kept| format!(", {kept} kept between them")).unwrap_or_default();
-        format!("{} {members} into {}: {time}{kept}{place}", self.name, printable(&self.into))
+        let memory = match self.recipe.kind() {
+            RecipeKind::Keep => format!(", {} kept between them", self.size),
+            RecipeKind::Again => format!(", {} freed between them", self.size),
+            _ => String::new(),
+        };
+        format!("{} {members} into {}: {time}{memory}{place}", self.name, printable(&self.into))
+    }
+
+    fn size_if(&self, kind: RecipeKind) -> Option<Bytes> {
+        (self.recipe.kind() == kind).then_some(self.size)
     }
 }

@@ -31,11 +31,11 @@ impl<T> Maker<'_, T> {
         &self,
         best: Option<Tried<T>>,
         allowed: &AllowedRecipes,
-        in_order: &[Decided<T>],
+        in_order: Option<&[Decided<T>]>,
     ) -> Result<Option<Tried<T>>, Failed> {
         let exposed = match &best {
             Some(best) => spent(&best.subject, &best.all),
-            None => spent(self.subject, in_order),
+            None => in_order.map_or_else(Default::default, |all| spent(self.subject, all)),
         };
         let module = self.module_after(best.as_ref());
         let is_exposed = |name: &String| {

@@ -5,6 +5,7 @@
 //! elsewhere; that the result computes the same is proved by [`same`](crate::same), which shares no
 //! code with this module.
 
+mod again;
 mod axes;
 mod keep;
 mod later;
@@ -73,6 +74,14 @@ pub enum Recipe {
         /// The all-gathers, in the text's sequence.
         members: Vec<String>,
     },
+    /// An all-gather is done again for its later readers, and its first result is not kept for
+    /// them.
+    Again {
+        /// The all-gather.
+        gather: String,
+        /// The first reader, in the text's sequence, that reads the second one.
+        from: String,
+    },
     /// An all-reduce and the product that it reduces, or an all-gather and the product that reads
     /// it, are done in pieces.
     Split {
@@ -135,6 +144,8 @@ pub enum RecipeKind {
     Pipeline,
     /// [`Recipe::Keep`].
     Keep,
+    /// [`Recipe::Again`].
+    Again,
     /// [`Recipe::Split`] and [`Recipe::Region`].
     Split,
     /// [`Recipe::Levels`].
@@ -143,12 +154,13 @@ pub enum RecipeKind {
 
 impl RecipeKind {
     /// Every kind.
-    pub const ALL: [RecipeKind; 7] = [
+    pub const ALL: [RecipeKind; 8] = [
         RecipeKind::Scatter,
         RecipeKind::Merge,
         RecipeKind::Narrow,
         RecipeKind::Pipeline,
         RecipeKind::Keep,
+        RecipeKind::Again,
         RecipeKind::Split,
         RecipeKind::Levels,
     ];
@@ -161,6 +173,7 @@ impl RecipeKind {
             RecipeKind::Narrow => "narrow",
             RecipeKind::Pipeline => "pipeline",
             RecipeKind::Keep => "keep",
+            RecipeKind::Again => "gather-again",
             RecipeKind::Split => "split",
             RecipeKind::Levels => "two-levels",
         }
@@ -181,6 +194,7 @@ impl Recipe {
             Recipe::Narrow { .. } => RecipeKind::Narrow,
             Recipe::Pipeline { .. } => RecipeKind::Pipeline,
             Recipe::Keep { .. } => RecipeKind::Keep,
+            Recipe::Again { .. } => RecipeKind::Again,
             Recipe::Split { .. } | Recipe::Region { .. } => RecipeKind::Split,
             Recipe::Levels { .. } => RecipeKind::Levels,
         }
@@ -192,6 +206,7 @@ impl Recipe {
             Recipe::Scatter { all_reduce: member }
             | Recipe::Shard { all_reduce: member }
             | Recipe::Narrow { collective: member }
+            | Recipe::Again { gather: member, .. }
             | Recipe::Split { collective: member, .. }
             | Recipe::Levels { collective: member, .. } => std::slice::from_ref(member),
             Recipe::Merge { members }
@@ -209,6 +224,20 @@ pub struct Found {
     pub recipe: Recipe,
     /// Whether it keeps every bit; others change the order of summation.
     pub is_exact: bool,
+}
+
+/// An all-gather that can be done again for its later readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundAgain {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The gather, and what is made of its result alone: none of it is kept for later readers.
+    pub values: Vec<InstrId>,
+    /// The last reader of the first gather.
+    pub last_early: InstrId,
+    /// The first reader of the second one.
+    pub first_late: InstrId,
 }
 
 /// Why a recipe does not apply.
@@ -259,6 +288,10 @@ pub enum Refusal {
     Loop,
     #[error("and the others named with it do not gather the same again, in the text's sequence")]
     NotSame,
+    #[error("is not read both by the reader that is named and by an earlier one")]
+    NotBetween,
+    #[error("stays in memory: an earlier reader only passes it on or starts something with it")]
+    PassedOn,
     #[error("neither reduces nor feeds a single product of matrices")]
     NoProduct,
     #[error("and its product have no dimension that can be cut into so many pieces")]
@@ -534,6 +567,18 @@ pub fn find_keeps(module: &Module) -> Vec<Recipe> {
         .collect()
 }
 
+/// The all-gathers that can be done again for their later readers, wherever these can begin, in
+/// text order. Only one of those of a gather can be applied.
+pub fn find_agains(module: &Module) -> Vec<FoundAgain> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    let is_named =
+        |instr: &InstrId| named.get(module.instruction_name(*instr)).is_some_and(|at| at == instr);
+    let all = subject.places().into_iter().flat_map(|id| module.instructions(id));
+    let found = all.filter(is_named).flat_map(|instr| again::found(&subject, instr));
+    found.filter(|found| is_named(&found.first_late)).collect()
+}
+
 /// The all-reduces that can be gathered again after elementwise operations on slices.
 pub fn find_shards(module: &Module) -> Vec<Found> {
     find_each(module, |subject, instr, draft| {
@@ -649,6 +694,9 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
                 .and_then(|plan| plan.write(&mut draft, *buffers))
                 .map_err(refused)?,
             (Recipe::Keep { .. }, members) => keep::plan(&mut meanings, members)
+                .and_then(|plan| plan.write(&mut draft))
+                .map_err(refused)?,
+            (Recipe::Again { from, .. }, &[member]) => again::plan(&subject, member, find(from)?)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
             (Recipe::Split { pieces, tail, .. }, &[member]) => {
