@@ -164,6 +164,16 @@ struct Tried<T> {
     recipes: Vec<(Recipe, String)>,
     subject: Subject,
     all: Vec<Decided<T>>,
+    /// Whether the orders were searched with the requested effort.
+    is_searched: bool,
+}
+
+/// The best sets of recipes, by a quick search.
+struct BestSets<T> {
+    /// Without gathers that are done again.
+    without: Option<Tried<T>>,
+    /// With them, if that is shorter.
+    with: Option<Tried<T>>,
 }
 
 /// A module, and the recipes that led to it.
@@ -284,7 +294,7 @@ impl<T> Maker<'_, T> {
             let kept = kept("communication is hidden by the order alone", alone);
             return Ok(Chosen { is_tried: false, ..kept });
         }
-        let (tried, sameness) = match self.best(allowed, Some(&alone))? {
+        let (tried, sameness) = match self.best_of_both(allowed, Some(&alone))? {
             Some(tried) => match self.proved_part(self.without(tried, without)?, allowed)? {
                 Some(proved) => proved,
                 None => return Ok(kept("none of those that help could be proved", alone)),
@@ -294,8 +304,7 @@ impl<T> Maker<'_, T> {
             }
             None => return Ok(kept("none of those that are allowed applies to it", alone)),
         };
-        let (subject, recipes) = (tried.subject, tried.recipes);
-        let all = self.search.search(&subject, self.rung, &self.peaks)?;
+        let Tried { recipes, subject, all, .. } = self.searched(tried)?;
         if step(&all).0 > step(&alone).0 * (1.0 - LEAST) {
             return Ok(kept("none that was tried makes the step shorter", alone));
         }
@@ -315,18 +324,12 @@ impl<T> Maker<'_, T> {
         allowed: &AllowedRecipes,
         without: &[String],
     ) -> Result<Option<Chosen<T>>, Failed> {
-        let Some(tried) = self.best(allowed, None)? else { return Ok(None) };
+        let Some(tried) = self.best_of_both(allowed, None)? else { return Ok(None) };
         let Some((tried, sameness)) = self.proved_part(self.without(tried, without)?, allowed)?
         else {
             return Ok(None);
         };
-        let Tried { recipes, subject, all } = tried;
-        let all = match self.search.search(&subject, self.rung, &self.peaks) {
-            Ok(all) => all,
-            // The quick search found orders that fit.
-            Err(Failed::BadInput(_)) => all,
-            Err(failed) => return Err(failed),
-        };
+        let Tried { recipes, subject, all, .. } = self.searched(tried)?;
         Ok(Some(Chosen {
             recipes,
             changed: Some((subject, all)),
@@ -338,15 +341,45 @@ impl<T> Maker<'_, T> {
         }))
     }
 
-    /// The best set of recipes, by a quick search: scatters and narrowings first, each kind alone
+    /// The same with orders of the requested effort.
+    fn searched(&self, tried: Tried<T>) -> Result<Tried<T>, Failed> {
+        if tried.is_searched {
+            return Ok(tried);
+        }
+        match self.search.search(&tried.subject, self.rung, &self.peaks) {
+            Ok(all) => Ok(Tried { all, is_searched: true, ..tried }),
+            // The quick search found orders that fit.
+            Err(Failed::BadInput(_)) => Ok(tried),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// The best set of recipes, with gathers that are done again only if these are shorter than
+    /// without, by the requested effort: they add communication, which quick searches hide worse or
+    /// better than others do.
+    fn best_of_both(
+        &self,
+        allowed: &AllowedRecipes,
+        in_order: Option<&[Decided<T>]>,
+    ) -> Result<Option<Tried<T>>, Failed> {
+        let BestSets { without, with } = self.best(allowed, in_order)?;
+        let (without, with) = match (without, with) {
+            (Some(without), Some(with)) => (self.searched(without)?, self.searched(with)?),
+            (without, with) => return Ok(without.or(with)),
+        };
+        let is_shorter = step(&with.all).0 < step(&without.all).0 * (1.0 - LEAST);
+        Ok(Some(if is_shorter { with } else { without }))
+    }
+
+    /// The best sets of recipes, by a quick search: scatters and narrowings first, each kind alone
     /// if both together are no better than the module as it is, then gathers that are kept,
-    /// pipelines, gathers that are done again, collectives on two levels, merges and splits on top.
+    /// pipelines, gathers that are done again or collectives on two levels, merges and splits on top.
     /// There are no orders of the module as it is if none fits into memory.
     fn best(
         &self,
         allowed: &AllowedRecipes,
         in_order: Option<&[Decided<T>]>,
-    ) -> Result<Option<Tried<T>>, Failed> {
+    ) -> Result<BestSets<T>, Failed> {
         let alone = in_order.map_or(Nanos(f64::INFINITY), step);
         let is_allowed = |found: &Found| {
             allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
@@ -380,34 +413,38 @@ impl<T> Maker<'_, T> {
         if allowed.kinds.contains(&RecipeKind::Pipeline) {
             best = self.pipelined(best, alone)?;
         }
-        let mut again = match allowed.kinds.contains(&RecipeKind::Again) {
+        let again = match allowed.kinds.contains(&RecipeKind::Again) {
             true => self.gathered_again(best.as_ref(), alone)?,
-            false => None,
+            false => Vec::new(),
         };
-        // What does not fit otherwise is the base of all that follows.
-        if best.is_none() && in_order.is_none() {
-            best = again.take();
-        }
         let leveled = match allowed.kinds.contains(&RecipeKind::Levels) {
             true => self.on_two_levels(best.as_ref(), allowed)?,
             false => None,
         };
-        if allowed.kinds.contains(&RecipeKind::Merge) {
-            best = self.with_merges(best, allowed, alone)?;
+        let merged = |tried| match allowed.kinds.contains(&RecipeKind::Merge) {
+            true => self.with_merges(tried, allowed, alone),
+            false => Ok(tried),
+        };
+        best = merged(best)?;
+        // Merged collectives pay for fewer hops, too: both are tried.
+        if leveled.is_some() {
+            best = self.shorter(best, merged(leveled)?);
         }
-        // Merged collectives pay for fewer hops, too, and take the memory that was freed: both are
-        // tried.
-        for other in [leveled, again].into_iter().flatten() {
-            let other = match allowed.kinds.contains(&RecipeKind::Merge) {
-                true => self.with_merges(Some(other), allowed, alone)?,
-                false => Some(other),
-            };
-            best = self.shorter(best, other);
+        // They also take the memory that was freed.
+        let mut with = None;
+        for again in again {
+            with = self.shorter(with, merged(Some(again))?);
         }
-        match allowed.kinds.contains(&RecipeKind::Split) {
-            true => self.with_splits(best, allowed, in_order),
-            false => Ok(best),
+        let shortest = best.as_ref().map_or(alone, |best| step(&best.all));
+        let with = with.filter(|with| step(&with.all) < shortest);
+        if !allowed.kinds.contains(&RecipeKind::Split) {
+            return Ok(BestSets { without: best, with });
         }
+        let with = match with {
+            Some(_) => self.with_splits(with, allowed, in_order)?,
+            None => None,
+        };
+        Ok(BestSets { without: self.with_splits(best, allowed, in_order)?, with })
     }
 
     /// The best set with merges on top: larger ones as long as they make the step shorter.
@@ -555,7 +592,7 @@ impl<T> Maker<'_, T> {
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
         match self.search.search(&subject, self.rung.sketched(), &self.peaks) {
-            Ok(all) => Ok(Some(Tried { recipes, subject, all })),
+            Ok(all) => Ok(Some(Tried { recipes, subject, all, is_searched: false })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),
             Err(failed) => Err(failed),

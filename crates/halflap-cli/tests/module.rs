@@ -647,54 +647,65 @@ fn weights_are_kept_as_memory_allows() {
     assert_eq!(members, ["ag0", "ag2", "ag3"]);
 }
 
-/// Layers whose weights are gathered once, for the forward and the backward pass.
-fn gathered_once(layers: usize) -> String {
+/// Layers whose weights are gathered once, for the forward and the backward pass; before the third
+/// one something takes so many times the memory of its input.
+fn gathered_once(rows: usize, times: usize) -> String {
     let (shard, whole) = ("f32[64,512]{1,0}", "f32[512,512]{1,0}");
-    let rows = "f32[512,512]{1,0}";
+    let (some, many) = (format!("f32[{rows},512]{{1,0}}"), format!("f32[{times},{rows},512]"));
     let groups = "replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, dimensions={0}";
-    let dot = |name: &str, x: &str, w: &str, side: usize| {
-        format!(
-            "  %{name} = {rows} dot(%{x}, %{w}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{side}}}\n"
-        )
+    let dot = |name: String, of: [String; 2], side: usize| {
+        let [x, w] = of;
+        let dims = format!("lhs_contracting_dims={{1}}, rhs_contracting_dims={{{side}}}");
+        format!("  %{name} = {some} dot(%{x}, %{w}), {dims}\n")
     };
-    let mut text = format!("  %x0 = {rows} parameter(0)\n");
+    let layers = 4;
+    let mut text = format!("  %x0 = {some} parameter(0)\n");
     for layer in 0..layers {
         let next = layer + 1;
+        let mut x = format!("x{layer}");
+        if layer == 2 {
+            text += &format!("  %big = {many} broadcast(%{x}), dimensions={{1,2}}\n");
+            text += &format!("  %more = {many} sine(%big)\n");
+            let limits = format!("slice={{[0:1], [0:{rows}], [0:512]}}");
+            text += &format!("  %one = f32[1,{rows},512] slice(%more), {limits}\n");
+            text += &format!("  %few = {some} reshape(%one)\n");
+            x = "few".to_owned();
+        }
+        let place = format!("metadata={{source_file=\"model.py\" source_line={next}}}");
         text += &format!("  %w{layer} = {shard} parameter({next})\n");
-        text += &format!(
-            "  %ag{layer} = {whole} all-gather(%w{layer}), channel_id={next}, {groups}, metadata={{op_name=\"layer\" source_file=\"model.py\" source_line={next}}}\n"
-        );
-        text += &dot(&format!("y{layer}"), &format!("x{layer}"), &format!("ag{layer}"), 0);
-        text += &format!("  %x{next} = {rows} tanh(%y{layer})\n");
+        let gather = format!("all-gather(%w{layer}), channel_id={next}, {groups}, {place}");
+        text += &format!("  %ag{layer} = {whole} {gather}\n");
+        text += &dot(format!("y{layer}"), [x, format!("ag{layer}")], 0);
+        text += &format!("  %x{next} = {some} tanh(%y{layer})\n");
     }
-    text += &format!("  %g{layers} = {rows} negate(%x{layers})\n");
+    text += &format!("  %g{layers} = {some} negate(%x{layers})\n");
     for layer in (0..layers).rev() {
-        let before = layer + 1;
-        text += &dot(&format!("g{layer}"), &format!("g{before}"), &format!("ag{layer}"), 1);
+        let of = [format!("g{}", layer + 1), format!("ag{layer}")];
+        text += &dot(format!("g{layer}"), of, 1);
     }
     let parameters: Vec<String> = (0..layers).map(|at| format!("w{at}: f32[64,512]")).collect();
+    let (head, parameters) = ("HloModule once, num_partitions=8", parameters.join(", "));
+    let result = format!("f32[{rows},512]");
     format!(
-        "HloModule once, num_partitions=8\n\nENTRY %main (x0: f32[512,512], {}) -> f32[512,512] {{\n{text}  ROOT %out = {rows} tanh(%g0)\n}}\n",
-        parameters.join(", ")
+        "{head}\n\nENTRY %main (x0: {result}, {parameters}) -> {result} {{\n{text}  ROOT %out = {some} tanh(%g0)\n}}\n"
     )
 }
 
 #[test]
-fn weights_are_gathered_again_where_memory_is_short() {
+fn weights_are_gathered_again_where_no_order_fits() {
     let dir = folder("module-again");
-    fs::write(dir.join("old.txt"), gathered_once(6)).unwrap();
+    fs::write(dir.join("old.txt"), gathered_once(512, 1)).unwrap();
     let args = ["schedule", "old.txt", "--device", "h100", "--effort", "quick"];
-    let half = [&args[..], &["--memory-budget", "0.5x"]].concat();
+    let less = [&args[..], &["--memory-budget", "0.7x"]].concat();
     for more in [&[][..], &["--rewrite", "merge,keep"]] {
-        let (_, err) = ends(&halflap(&dir, &[&half[..], more].concat()), 2);
-        assert!(err.contains("memory"), "{err}");
+        let (_, err) = ends(&halflap(&dir, &[&less[..], more].concat()), 2);
+        assert!(err.contains("no order was found that needs at most"), "{err}");
     }
-    let again = [&half[..], &["--rewrite", "gather-again"]].concat();
+    let again = [&less[..], &["--rewrite", "gather-again"]].concat();
     let (out, _) = ends(&halflap(&dir, &again), 0);
     assert!(out.contains("gather-again, proved; every bit stays as it was"), "{out}");
     assert!(out.contains("gather-again:1 ag0 into ag0, ag0.again: "), "{out}");
-    assert!(out.contains(", 1 MiB freed between them, "), "{out}");
-    assert!(out.contains("model.py:1"), "{out}");
+    assert!(out.contains(", 1 MiB freed between them, model.py:1"), "{out}");
     assert!(out.contains("none fits into the memory limit"), "{out}");
     let (out, _) = ends(&halflap(&dir, &[&again[..], &["--json"]].concat()), 0);
     let answer: Value = serde_json::from_str(&out).unwrap();
@@ -702,7 +713,7 @@ fn weights_are_gathered_again_where_memory_is_short() {
     assert_eq!(answer["exact"], true);
     let [peak, before] =
         ["peak_memory", "peak_memory_before"].map(|of| answer[of].as_f64().unwrap());
-    assert!(peak <= 0.5 * before, "{answer}");
+    assert!(peak <= 0.7 * before, "{answer}");
     for recipe in answer["recipes"].as_array().unwrap() {
         assert_eq!(recipe["kind"], "gather-again");
         assert_eq!(recipe["freed_bytes"], 512 * 512 * 4);
@@ -715,18 +726,46 @@ fn weights_are_gathered_again_where_memory_is_short() {
     let (out, _) = ends(&halflap(&dir, &["verify", "old.txt", "new.txt", "--run"]), 0);
     assert!(out.contains("the same program, bit for bit"), "{out}");
     assert!(out.contains("equal bit for bit"), "{out}");
-    // The inverse, with memory for it.
-    let more =
-        ["--device", "h100", "--memory-budget", "2x", "--rewrite", "keep", "--effort", "quick"];
-    let (out, _) = ends(&halflap(&dir, &[&["schedule", "new.txt"], &more[..]].concat()), 0);
-    println!("{out}");
     let without = [&again[..], &["--without", "gather-again:1"]].concat();
-    println!("{:?}", halflap(&dir, &without));
-    println!(
-        "{:?}",
-        ends(&halflap(&dir, &[&args[..], &["--rewrite", "gather-again"]].concat()), 0)
-    );
-    println!("{:?}", ends(&halflap(&dir, &[&args[..], &["--rewrite", "exact"]].concat()), 0));
+    let (_, err) = ends(&halflap(&dir, &without), 2);
+    assert!(err.contains("the rest does not fit into the memory limit"), "{err}");
+    let least = [&args[..], &["--memory-budget", "0.2x", "--rewrite"]].concat();
+    let (_, err) = ends(&halflap(&dir, &least), 2);
+    assert!(err.contains("no order was found that needs at most"), "{err}");
+}
+
+/// At the memory of the module's own order: collectives start earlier, or are merged, where weights
+/// that were gathered before do not take the memory.
+#[test]
+fn weights_are_gathered_again_where_that_hides_others() {
+    let dir = folder("module-again-hides");
+    let chosen = |rows: usize, kinds: &str| -> Value {
+        fs::write(dir.join("old.txt"), gathered_once(rows, 4)).unwrap();
+        let args = ["schedule", "old.txt", "--device", "h100", "--effort", "quick", "--json"];
+        let (out, _) = ends(&halflap(&dir, &[&args[..], &["--rewrite", kinds]].concat()), 0);
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        assert!(answer["peak_memory"].as_f64() <= answer["peak_memory_before"].as_f64());
+        answer
+    };
+    let step = |answer: &Value| answer["step_time"].as_f64().unwrap();
+    let kinds = |answer: &Value| -> Vec<String> {
+        let recipes = answer["recipes"].as_array().unwrap().iter();
+        recipes.map(|recipe| recipe["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let earlier = chosen(8192, "gather-again");
+    assert!(kinds(&earlier).iter().all(|kind| kind == "gather-again"), "{earlier}");
+    assert!(step(&earlier) < 0.95 * earlier["order_alone"].as_f64().unwrap(), "{earlier}");
+    let (alone, merged) = (chosen(2048, "merge"), chosen(2048, "merge,gather-again"));
+    assert!(kinds(&alone).is_empty(), "there is no memory for it: {alone}");
+    let both = kinds(&merged);
+    assert!(["merge", "gather-again"].iter().all(|kind| both.iter().any(|of| of == kind)));
+    assert!(step(&merged) < 0.8 * step(&alone), "{merged}");
+    // Where there is enough memory, nothing is gathered twice.
+    let args = ["schedule", "old.txt", "--device", "h100", "--rewrite", "merge,gather-again"];
+    let more = ["--effort", "quick", "--memory-budget", "2x", "--json"];
+    let (out, _) = ends(&halflap(&dir, &[&args[..], &more].concat()), 0);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert!(kinds(&answer).iter().all(|kind| kind == "merge"), "{answer}");
 }
 
 /// Two small gathers among 64 ranks, for which the hops of a ring take longer than the bytes.

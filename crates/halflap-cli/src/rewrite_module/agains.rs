@@ -1,6 +1,7 @@
 //! Which gathers are done again for their later readers: those whose results are in memory where
 //! the module's own orders need the most, starting with those that free the most for their time.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -17,13 +18,13 @@ use crate::source::{Hlo, Subject};
 
 /// What is aimed at where the module fits as it is, as parts of what it needs: memory that is free
 /// hides collectives and lets them be merged.
-const PARTS: [f64; 3] = [0.9, 0.75, 0.5];
+const PARTS: [f64; 3] = [0.99, 0.85, 0.6];
 
 /// The same where it does not, as parts of the way from what it needs to the limit. Orders that
 /// need less than the module's own may be enough with fewer gathers; others need more of them.
 const WAYS: [f64; 3] = [0.5, 1.0, 1.25];
 
-/// A step that is longer than the best so far by more than this is not made shorter by merges.
+/// A step that is longer than without by more than this is not made shorter by merges.
 const MOST_LONGER: f64 = 1.1;
 
 /// A gather whose result is in memory between two of its readers.
@@ -39,23 +40,41 @@ struct LongGather {
     time: Nanos,
 }
 
+impl LongGather {
+    /// Which of two frees more bytes for each nanosecond of gathering or, of equals, for longer.
+    fn cmp_worth(&self, other: &LongGather) -> Ordering {
+        let worth = |of: &LongGather| of.freed.0 as f64 / of.time.0.max(1.0);
+        worth(self).total_cmp(&worth(other)).then(self.gap.len().cmp(&other.gap.len()))
+    }
+}
+
 /// What a set of gathers is to achieve: the most that each computation may need.
 type Aims = Vec<Bytes>;
 
 impl<T> Maker<'_, T> {
-    /// The best set with gathers that are done again on top; it may take longer than without.
+    /// The best set with gathers that are done again on top: with those of the shortest step, if it
+    /// is shorter than without, and with the most that are not much longer, which leave the most
+    /// memory to others.
     pub(super) fn gathered_again(
         &self,
         best: Option<&Tried<T>>,
         alone: Nanos,
-    ) -> Result<Option<Tried<T>>, Failed> {
+    ) -> Result<Vec<Tried<T>>, Failed> {
         let subject = best.map_or(self.subject, |best| &best.subject);
-        let shortest = best.map_or(alone, |best| step(&best.all));
-        let mut with: Option<Tried<T>> = None;
-        for set in self.again_sets(subject, shortest.0.is_finite())? {
-            with = self.shorter(with, self.tried(best, set)?);
+        let without = best.map_or(alone, |best| step(&best.all));
+        let mut found: Vec<Tried<T>> = Vec::new();
+        for set in self.again_sets(subject, without.0.is_finite())? {
+            let Some(tried) = self.tried(best, set)? else { continue };
+            if step(&tried.all).0 > without.0 * MOST_LONGER {
+                break;
+            }
+            found.push(tried);
         }
-        Ok(with.filter(|with| step(&with.all).0 <= shortest.0 * MOST_LONGER))
+        let Some(most) = found.pop() else { return Ok(found) };
+        let shortest = found.into_iter().fold(None, |best, other| self.shorter(best, Some(other)));
+        let is_short = |of: &Tried<T>| step(&of.all) < without && step(&of.all) <= step(&most.all);
+        let shortest = shortest.filter(is_short);
+        Ok(shortest.into_iter().chain([most]).collect())
     }
 
     /// Sets of gathers to do again, the smallest first.
@@ -161,9 +180,8 @@ fn chosen(gathers: &[LongGather], mut levels: Vec<Vec<Bytes>>, aims: &Aims) -> V
                 let is_there = of.unit == unit && of.gap.contains(&top);
                 is_there && !names.contains(of.recipe.members())
             };
-            let worth = |of: &LongGather| of.freed.0 as f64 / of.time.0.max(1.0);
             let best = gathers.iter().enumerate().filter(is_free);
-            let best = best.max_by(|(_, a), (_, b)| worth(a).total_cmp(&worth(b)));
+            let best = best.max_by(|(_, a), (_, b)| a.cmp_worth(b));
             let Some((at, gather)) = best else { break };
             levels[gather.gap.clone()].iter_mut().for_each(|level| *level -= gather.freed);
             taken.insert(at);
