@@ -83,8 +83,9 @@ fn later_readers_have_a_gather_of_their_own() {
     assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
     // What was done can be undone, and is not undone by a merge.
     let keep = Recipe::Keep { members: vec!["ag".to_owned(), "ag.again".to_owned()] };
-    assert_eq!(change::find_keeps(&changed), [keep.clone()]);
-    let (kept, _) = change::apply(&changed, &[keep]).unwrap();
+    let keeps = change::find_keeps(&changed);
+    assert_eq!(keeps, [keep]);
+    let (kept, _) = change::apply(&changed, &keeps).unwrap();
     assert_eq!(same(&module, &kept), Ok(Sameness::Exact));
     assert!(change::merge_classes(&changed).is_empty());
 }
@@ -203,7 +204,7 @@ fn it_is_said_why_a_gather_is_not_done_again() {
         ),
     ] {
         let module = read(&lines);
-        let error = change::apply(&module, &[recipe.clone()]).unwrap_err().to_string();
+        let error = change::apply(&module, std::slice::from_ref(&recipe)).unwrap_err().to_string();
         assert!(error.contains(why), "{recipe:?}: {error}");
         assert!(!recipes(&module).contains(&recipe), "{recipe:?}");
     }
