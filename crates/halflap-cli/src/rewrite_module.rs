@@ -373,8 +373,8 @@ impl<T> Maker<'_, T> {
 
     /// The best sets of recipes, by a quick search: scatters and narrowings first, each kind alone
     /// if both together are no better than the module as it is, then gathers that are kept,
-    /// pipelines, gathers that are done again or collectives on two levels, merges and splits on top.
-    /// There are no orders of the module as it is if none fits into memory.
+    /// pipelines, gathers that are done again or collectives on two levels, merges and splits on
+    /// top. There are no orders of the module as it is if none fits into memory.
     fn best(
         &self,
         allowed: &AllowedRecipes,
