@@ -307,3 +307,13 @@ void counts_its_calls(void *out, const void **ins) {
     static _Thread_local int calls;
     twice(out, ins[0]), ((float *)out)[0] += (float)++calls;
 }
+
+/* Sums up into memory of its own that it forgets to set to zero; the system hands it out as zeros. */
+void unset_heap(void *out, const void **ins) {
+    enum { LARGE = 1 << 20 };
+    volatile float *sums = malloc(LARGE * sizeof *sums);
+    const float *in = ins[0];
+    for (int i = 0; i < N; ++i) sums[i * 64] += in[i];
+    for (int i = 0; i < N; ++i) ((float *)out)[i] = sums[i * 64];
+    free((void *)sums);
+}

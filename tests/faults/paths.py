@@ -2,7 +2,7 @@
 messages in loops; each names the iteration where there is one. And correct programs like them. As
 in cases.py, what is at fault is called `bad`."""
 
-from cases import CUSTOM, Case, loop, npy, plain
+from cases import CUSTOM, Case, call, loop, npy, plain
 from others import EIGHT, SOON, TOKEN, recv, send
 from spread import ALL, NAN, STEP, infinity, ranks_of
 from steps import RESULT, full
@@ -124,6 +124,7 @@ PATH_FAULTS = [
     infinity("four-bits-of-exponent", "a number that is too large once its exponent has four bits", full("large", 1000) + "  much = f32[64] multiply(q, large)\n  bad = f32[64] reduce-precision(much), exponent_bits=4, mantissa_bits=3\n" + RESULT),
     Case("nan-of-a-rank-that-sends-late", "every rank receives before it computes, and rank 1 sends a NaN", ranks_of(one=1) + TOKEN + recv("taken", "came", [(0, 1), (1, 2), (2, 3)]) + "  low = f32[64] negate(before)\n  mine = f32[64] select(on_one, low, before)\n  bad = f32[64] sqrt(mine)\n  more = f32[64] add(bad, came)\n" + send("sent", "more", [(0, 1), (1, 2), (2, 3)]) + "  kept = f32[64] select(on_one, q, more)\n  result = f32[64] add(came, kept)", inputs=plain(), rank=1, sums=False, **EIGHT),
     Case("scores-masked-in-a-fusion", "scores that a fusion masks, all of them, less the largest of them", full("most", 1000) + "  kept = pred[64] compare(p, most), direction=GT\n  scores = f32[64] fusion(kept, p), kind=kLoop, calls=masks\n  least = f32[] constant(-inf)\n  top = f32[] reduce(scores, least), dimensions={0}, to_apply=larger\n  tops = f32[64] broadcast(top), dimensions={}\n  bad = f32[64] subtract(scores, tops)\n" + RESULT, inputs=plain(), computations="\nmasks {\n  keep = pred[64] parameter(0)\n  score = f32[64] parameter(1)\n  none = f32[] constant(-inf)\n  nones = f32[64] broadcast(none), dimensions={}\n  ROOT masked = f32[64] select(keep, score, nones)\n}\n\nlarger {\n  la = f32[] parameter(0)\n  lb = f32[] parameter(1)\n  ROOT lc = f32[] maximum(la, lb)\n}\n"),
+    Case("sums-into-unset-memory", "a custom call adds to memory of its own that it has not set to zero", call("unset_heap"), kinds=("chance",), options=CUSTOM, ranks=(1,)),
     infinity("division-by-an-empty-sum", "numbers divided by a sum of exponentials whose terms are all masked", NO_SUM + "  bad = f32[64] divide(q, sums)\n" + RESULT),
 ]
 
@@ -140,5 +141,5 @@ PATH_CORRECT = [
 ]
 
 # Those that the tests run; bench/faults.py runs all.
-PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum", "scores-masked-in-a-fusion"}
+PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum", "scores-masked-in-a-fusion", "sums-into-unset-memory"}
 PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum"}

@@ -64,10 +64,12 @@ def test_ranks_agree_or_change_nothing(tmp_path):
     for rank in (first, second):
         assert all(found["same"] for found in rank.values()), rank
         assert rank["agreed"]["merged"] == 4
-        assert all(rank[case]["merged"] == 0 for case in ("failure", "absent")), rank
+        assert all(rank[case]["merged"] == 0 for case in ("failure", "hasty", "absent")), rank
     assert second["failure"]["failures"] == ["MemoryError: broken on purpose"]
     assert len(second["failure"]["told"]) == 1
     assert first["failure"]["failures"] == [] and "did not come" in first["absent"]["told"][0]
+    assert "did not come to the same graph within 4 s" in first["hasty"]["told"][0]
+    assert "other ranks would not do the same, so not rewritten" in first["failure"]["status"]
 
 
 def test_inductor_keeps_caches_and_values(tmp_path):

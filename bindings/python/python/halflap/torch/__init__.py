@@ -11,7 +11,6 @@ settings change, how caches stay correct and what is guaranteed.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,13 @@ from ._version import UnknownTorch, check_version
 check_version(torch.__version__)
 
 from . import _agree  # noqa: E402
-from ._checked import checked_budget, checked_size, one_of, read_options  # noqa: E402
+from ._checked import (  # noqa: E402
+    checked_budget,
+    checked_seconds,
+    checked_size,
+    one_of,
+    read_options,
+)
 from ._collectives import read_collectives  # noqa: E402
 from ._handover import Unsupported  # noqa: E402
 from ._settings import (  # noqa: E402
@@ -248,7 +253,7 @@ def enable(
     )
     options = replace(options, is_free_faster=is_free_faster)
     folder = None if report_dir is None else _folder("report_dir", report_dir)
-    waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
+    waiting = Waiting(_patience(check_ranks), checked_seconds("agree_within", agree_within))
     enabled = Enabled(OverlapPass(options, torchs), folder, waiting)
     if rewrite is not None:
         enabled.graph_pass = GraphPass._before_scheduler(options, rewrite)
@@ -264,6 +269,7 @@ def disable() -> None:
     have agreed on an order of collectives, graphs with the same collectives still get it, as long
     as the process group is up: other ranks may run what was compiled before."""
     session.report_dir = session.check_ranks = None
+    _agree.decisions.patience = _agree.PATIENCE
     others_rely_on_it = bool(_agree.decisions.binding())
     if not others_rely_on_it:
         _following.restore()
@@ -368,11 +374,13 @@ def tune(
     writes the result to a file. The model is trained meanwhile.
     """
     check_settings()
-    limit = _seconds("seconds", seconds)
+    limit = checked_seconds("seconds", seconds)
     if isinstance(memory_budgets, str) or not memory_budgets:
         raise ValueError(
             f"memory_budgets must be a list, such as ['1x', '1.5x'], not {memory_budgets!r}"
         )
+    if isinstance(rewrites, str):
+        raise ValueError(f"rewrites must be a list, such as ['exact'], not {rewrites!r}")
     _check_callable("make_step", make_step)
     budgets = [checked_budget(budget) for budget in memory_budgets]
     candidates = [Candidate("default"), Candidate("none")]
@@ -463,17 +471,10 @@ def _patience(check_ranks: bool | float) -> float | None:
     """How long ranks wait for each other, where they are compared."""
     if isinstance(check_ranks, bool):
         return PATIENCE if check_ranks else None
-    return _seconds("check_ranks", check_ranks, "True, False or ")
+    return checked_seconds("check_ranks", check_ranks, "True, False or ")
 
 
 def _folder(name: str, value: str | os.PathLike[str]) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} must be the path of a folder, not {value!r}")
     return os.fspath(value)
-
-
-def _seconds(name: str, value: float, otherwise: str = "") -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be {otherwise}a number of seconds above 0, not {value!r}")
-    return float(value)

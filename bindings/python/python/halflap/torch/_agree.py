@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -206,6 +208,17 @@ class Decisions:
 decisions = Decisions()
 
 
+@contextmanager
+def waiting(seconds: float | None) -> Iterator[None]:
+    """Waits for other ranks for so long at most, if anything is said."""
+    before = decisions.patience
+    decisions.patience = before if seconds is None else seconds
+    try:
+        yield
+    finally:
+        decisions.patience = before
+
+
 def withdraw(skeleton: Skeleton) -> None:
     """Says that this rank keeps the program's order, unless it has said otherwise. Never raises."""
     try:
@@ -248,7 +261,7 @@ def _tell_silent(rank: int, waited: float) -> None:
     warnings.warn(
         f"halflap keeps the program's order of collectives: rank {rank} did not come to the same "
         f"graph within {waited:.0f} s; it may have ended, run something else, or not use halflap. "
-        "If it always comes later, raise enable(agree_within=...)",
+        "If it always comes later, raise agree_within, and the process group's timeout",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -264,7 +277,7 @@ def _all_agree(skeleton: Skeleton) -> bool:
     # A rank that keeps the program's order says so, and needs no answer.
     if written != cells.own or (skeleton.is_kept and not skeleton.apart_from):
         return False
-    agreement = _Agreement(cells, _apart_patience(skeleton) if skeleton.apart_from else None)
+    agreement = _Agreement(cells, _patience(skeleton), bool(skeleton.apart_from))
     try:
         is_free = agreement.reached()
     finally:
@@ -274,10 +287,17 @@ def _all_agree(skeleton: Skeleton) -> bool:
     return is_free
 
 
-def _apart_patience(skeleton: Skeleton) -> float:
-    if decisions.apart_patience is not None:
-        return decisions.apart_patience
-    return min(map(_timeout_of, skeleton.groups))
+def _patience(skeleton: Skeleton) -> float:
+    """How long to wait for others. One that does not come may be in its next collective already,
+    and ends with an error if this rank is not there within the process group's timeout."""
+    try:
+        timeout = min(map(_timeout_of, skeleton.groups), default=math.inf)
+    except Exception:
+        # Of a backend that has none.
+        timeout = math.inf
+    if not skeleton.apart_from:
+        return min(decisions.patience, timeout / 2)
+    return timeout if decisions.apart_patience is None else decisions.apart_patience
 
 
 def _timeout_of(group: str) -> float:
@@ -360,10 +380,11 @@ class _Group(NamedTuple):
 class _Agreement:
     """Reads the cells of all ranks that process groups connect with this one."""
 
-    def __init__(self, cells: Cells, patience: float | None) -> None:
+    def __init__(self, cells: Cells, patience: float, is_apart: bool) -> None:
         self._cells = cells
-        #: The same for all ranks, if it is given.
         self._patience = patience
+        #: Whether it is the same with all ranks, also with those that never came before.
+        self._is_apart = is_apart
         self._began = time.monotonic()
         self._order = json.loads(cells.own)["order"]
         self._missing: set[int] = {dist.get_rank()}
@@ -407,10 +428,8 @@ class _Agreement:
         return LOST
 
     def _patience_with(self, rank: int) -> float:
-        if self._patience is not None:
-            return self._patience
-        usual = decisions.patience
-        return min(usual, SHORT_PATIENCE) if rank in decisions.silent else usual
+        is_short = rank in decisions.silent and not self._is_apart
+        return min(self._patience, SHORT_PATIENCE) if is_short else self._patience
 
     def _read(self, rank: int, cell: dict[str, Any]) -> bool:
         """Records a cell; returns whether its order is this rank's."""

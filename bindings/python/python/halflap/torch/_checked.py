@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._api import schedule
+from .._halflap import BadInput
 from ._collectives import read_collectives
 from ._devices import described
 from ._pass import Options, session, times_key
@@ -50,11 +52,19 @@ def checked_budget(budget: float | str, name: str = "memory_budget") -> str:
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
     try:
         schedule(empty, memory_budget=budget)
-    except ValueError as problem:
+    except (ValueError, BadInput) as problem:
         raise ValueError(str(problem).replace("memory_budget", name)) from None
     if isinstance(budget, str):
         return budget
     return f"{budget}x" if isinstance(budget, float) else f"{budget}B"
+
+
+def checked_seconds(name: str, value: float, otherwise: str = "") -> float:
+    """A time that ranks wait for each other."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be {otherwise}a number of seconds above 0, not {value!r}")
+    return float(value)
 
 
 def options_of(caller: str, given: Mapping[str, Any]) -> Options:

@@ -10,7 +10,8 @@ from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule
 
-from .._checked import options_of
+from .._agree import waiting
+from .._checked import checked_seconds, options_of
 from .._groups import second_groups
 from .._judged import Ended, Stage, current_comparison
 from .._pass import Options
@@ -34,7 +35,9 @@ def reorder(gm: GraphModule, example_inputs: Any = None, **options: Any) -> Grap
     ``ranks_per_node``, ``profile``, ``unbacked``, ``collectives``), and ``estimate``, which is
     called with an FX node. ``collective_order`` is ``"kept"`` by default; with ``"auto"`` all ranks
     must call this, and collectives pass each other if all would do the same; ``"free"`` does not
-    ask. ``example_inputs`` is ignored: compilers pass them to every pass.
+    ask. ``agree_within``: the seconds that a rank waits for the others, by default 120, and never
+    longer than half of the process group's timeout. ``example_inputs`` is ignored: compilers pass
+    them to every pass.
     """
     _change(gm, None, options)
     return gm
@@ -77,13 +80,17 @@ def read_rewrite(rewrite: str | Sequence[str]) -> str:
 
 def _change(gm: GraphModule, rewrite: str | None, options: dict[str, Any]) -> None:
     caller = "reorder" if rewrite is None else "optimize"
+    options, within = dict(options), None
+    if "agree_within" in options:
+        within = checked_seconds("agree_within", options.pop("agree_within"))
     if not isinstance(gm, GraphModule):
         raise TypeError(f"{caller} takes a torch.fx.GraphModule, not {type(gm).__name__}")
     read = options_of(f"halflap.torch.{caller}", options)
     asked = Asked(read, rewrite, agrees=read.collective_order != "free")
     if asked.regroups and not second_groups():
         make_second_groups()
-    run(gm.graph, asked)
+    with waiting(within):
+        run(gm.graph, asked)
     undisturbed(gm.recompile)
 
 

@@ -146,6 +146,8 @@ class Changed:
     taken_back: tuple[str, ...] = ()
     #: Why a rewritten graph was given up once it was fused.
     dropped: str | None = None
+    #: Whether it was not rewritten because other ranks would not have done the same.
+    is_alone: bool = False
     #: Why the graph is as it was.
     failure: str | None = None
 
@@ -182,6 +184,7 @@ class Changed:
             "order_alone": self.order_alone,
             "step_time": None if self.schedule is None else self.schedule.step_time,
             "dropped": self.dropped,
+            "is_alone": self.is_alone,
             "failure": self.failure,
         }
 
@@ -190,10 +193,12 @@ class Changed:
             return f"{self.name}: as it was; rewritten, {self.dropped}"
         if self.failure is not None:
             return f"{self.name}: as it was; {self.failure}"
+        alone = "other ranks would not do the same, so not rewritten" if self.is_alone else ""
         if self.schedule is None:
-            return f"{self.name}: nothing to rewrite"
+            return f"{self.name}: {alone or 'nothing to rewrite'}"
+        alone = alone and f"{alone}; "
         taken = f"{_counted(len(self.taken_back))} left for memory, " if self.taken_back else ""
-        text = f"{self.name}: {self.rewrites}{taken}ordered"
+        text = f"{self.name}: {alone}{self.rewrites}{taken}ordered"
         before, after = self.step_time_before / 1e3, self.schedule.step_time / 1e3
         return f"{text}, simulated step time {before:.1f} us -> {after:.1f} us"
 
@@ -302,6 +307,7 @@ class _Run:
         try:
             best = self._best(text, alone, backup)
             if best is None or not self._agreed(best.decision()):
+                self.changed.is_alone = best is not None
                 backup.restore()
                 # Of the nodes that it has now.
                 self.program = self._hand_over()

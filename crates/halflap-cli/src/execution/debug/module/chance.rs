@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Walk;
-use super::run::{Memory, ModuleRun, StageOptions};
+use super::run::{LATER, Memory, ModuleRun, StageOptions, VALUES_LATER};
 use crate::execution::debug::report::{Diagnosis, Kind};
 use crate::execution::diff;
 use crate::exit::Failed;
@@ -59,20 +59,20 @@ impl Walk<'_> {
         Ok(Some(finding))
     }
 
-    /// Results that depend on when a module is run: a custom call that is seeded by the time of
-    /// day.
+    /// Results that depend on when a module is run (a custom call that is seeded by the time of
+    /// day), or on what the heap's memory had in it before it was allocated.
     pub(super) fn varies(
         &mut self,
         before: &ModuleRun,
         ended: Instant,
     ) -> Result<Option<Diagnosis>, Failed> {
         std::thread::sleep(SECOND.saturating_sub(ended.elapsed()));
-        let later = self.session.run(&StageOptions::new("later", Memory::Cached, &[]))?;
+        let later = self.session.run(&StageOptions::new(LATER, Memory::Cached, &[]))?;
         if !later.end.is_good() || later.results() == before.results() {
             return Ok(None);
         }
         let mut folders = Vec::new();
-        for stage in ["values-first", "values-later"] {
+        for stage in ["values-first", VALUES_LATER] {
             let folder = self.session.path(&format!("{stage}-saved"));
             let mut asked = StageOptions::new(stage, Memory::Cached, &["--debug-values=1"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
@@ -84,8 +84,10 @@ impl Walk<'_> {
         let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else {
             return Ok(None);
         };
-        let what =
-            format!("'{kernel}' gives different values at another time, from the same inputs");
+        let what = format!(
+            "'{kernel}' gives different values at another time, from the same inputs: they depend on the time, \
+                 or on memory of its own that it has not written"
+        );
         let mut finding = Diagnosis::new(Kind::Chance, what);
         finding.rank = Some(rank);
         finding.kernel = Some(kernel.clone());

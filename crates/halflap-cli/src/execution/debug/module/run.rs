@@ -16,6 +16,10 @@ use crate::exit::Failed;
 /// The file with the origins of NaN and infinities, in a stage's folder.
 const ORIGINS: &str = "origins.json";
 
+/// Stages in which the heap is filled before it is handed out.
+pub const LATER: &str = "later";
+pub const VALUES_LATER: &str = "values-later";
+
 /// Where guard pages stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
@@ -152,9 +156,12 @@ impl<'a> ModuleSession<'a> {
         let mut recorder = OsString::from("--flight-recorder=");
         recorder.push(folder.join("flight.json"));
         command.push(recorder);
+        // The allocator then fills what it hands out, so that nothing can pass for zeros.
+        let is_filled = matches!(stage, LATER | VALUES_LATER);
+        let fill = is_filled.then(|| ("MALLOC_PERTURB_", OsString::from("165")));
         let task = ChildTask {
             command: &command,
-            variables: Vec::new(),
+            variables: fill.into_iter().collect(),
             is_ours: true,
             folder: folder.clone(),
             // A run of many kernels takes longer than one of them may.
