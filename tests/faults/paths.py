@@ -130,6 +130,7 @@ PATH_FAULTS = [
 
 PATH_CORRECT = [
     Case("correct-log-of-an-empty-sum", "the logarithm of a sum of exponentials whose terms are all masked", NO_SUM + "  size = f32[64] abs(sums)\n  result = f32[64] log(size)", inputs=plain()),
+    Case("correct-nan-that-marks", "an array of NaN constants, of which eight elements get values", full("unknown", "nan") + "  part = f32[8] slice(before), slice={[0:8]}\n  where = s32[] constant(16)\n  result = f32[64] dynamic-update-slice(unknown, part, where)", inputs=plain()),
     Case("correct-nan-that-a-callee-drops", "a NaN in an element that a called computation does not return", "  result = f32[64] call(before), to_apply=drops", inputs=plain(), computations=function("drops", "  drops_n = f32[64] negate(drops_x)\n  drops_r = f32[64] sqrt(drops_n)\n  drops_w = f32[128] concatenate(drops_x, drops_r), dimensions={0}\n", "slice(drops_w), slice={[0:64]}")),
     Case("correct-infinity-that-is-exchanged", "an infinity of each rank, exchanged among all and replaced", full("none", "-inf") + "  wide = f32[64] add(none, p)\n" + f"  all = f32[64] all-to-all(wide), channel_id=9, replica_groups={ALL}, dimensions={{0}}\n  result = f32[64] maximum(all, q)", inputs=plain(), **EIGHT),
     in_loop("correct-loop-that-never-turns", "a loop within a loop that has no iteration", STEP + "  y = f32[64] call(x), to_apply=inner", repeated("inner", 0, SQUARE)),
@@ -142,4 +143,4 @@ PATH_CORRECT = [
 
 # Those that the tests run; bench/faults.py runs all.
 PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum", "scores-masked-in-a-fusion", "sums-into-unset-memory"}
-PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum"}
+PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum", "correct-nan-that-marks"}

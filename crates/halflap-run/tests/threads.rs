@@ -745,6 +745,9 @@ fn a_timeout_says_who_waits_for_what() {
         arrays[1].bytes_mut()[0] = u8::from(rank != 1);
     }
     let options = Options { timeout: Duration::from_millis(300), ..Options::default() };
+    // A rank that is done will never come, so a longer timeout does not have to pass.
+    let failure = run_all(&prepared, inputs.clone(), &Options::default()).unwrap_err().to_string();
+    assert!(failure.contains("rank 1 has not come") && !failure.contains("for 60 s"), "{failure}");
     let failure = run_all(&prepared, inputs, &options).unwrap_err().to_string();
     assert!(failure.starts_with("nothing was completed for 0.3 s."), "{failure}");
     for rank in [0, 2] {

@@ -138,7 +138,8 @@ pub fn run_shown(
         if let Some((_, failure)) = fate.parted().filter(has_come) {
             fate.fail(failure.clone());
         }
-        if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
+        let is_open = || fate.finding().is_none() && fate.parted().is_none();
+        if let Some(failure) = watch.look(is_open()).filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
         }
         if fate.check().is_err() {
@@ -260,22 +261,20 @@ impl ThreadWatch<'_> {
             .unwrap_or(0)
     }
 
-    /// The report if a task takes too long.
-    fn look(&self) -> Option<Failure> {
+    /// The report if a task takes too long; or, while nothing else is wrong, if it can never end.
+    fn look(&self, is_open: bool) -> Option<Failure> {
         let is_late = |streams: &Arc<RankStreams>| late(streams, self.options.timeout);
         // A rank that keeps starting kernels, as in a long loop, will reach the others eventually.
         let goes_on = |streams: &Arc<RankStreams>| {
             streams.status().any(|status| status.idle() < self.options.timeout)
         };
-        if !self.streams.iter().any(is_late) || self.streams.iter().any(goes_on) {
-            return None;
-        }
+        let is_stuck = || self.streams.iter().any(is_late) && !self.streams.iter().any(goes_on);
+        let waited = self
+            .forsaken()
+            .filter(|_| is_open)
+            .or_else(|| is_stuck().then_some(self.options.timeout))?;
         let ranks = (0..self.programs.len()).map(|rank| {
-            let missing = |label: u32, sequence: u64| {
-                let collective = self.programs[rank].labels[label as usize].collective.as_ref();
-                collective
-                    .map_or(Vec::new(), |collective| self.hub.missing(collective, rank, sequence))
-            };
+            let missing = |label: u32, sequence: u64| self.missing(rank, label, sequence);
             let shown = self.options.first_rank() + rank;
             format!(
                 "rank {shown}: {}",
@@ -290,11 +289,30 @@ impl ThreadWatch<'_> {
         // Among ranks that have been in it equally long, the lowest.
         let stuck = stuck.max_by_key(|(time, rank, _)| (time.as_secs(), std::cmp::Reverse(*rank)));
         let stuck = stuck.map(|(_, rank, label)| Box::new(label.stuck(rank)));
-        Some(Failure::TimedOut {
-            seconds: seconds(self.options.timeout),
-            stuck,
-            ranks: ranks.collect(),
-        })
+        Some(Failure::TimedOut { seconds: seconds(waited), stuck, ranks: ranks.collect() })
+    }
+
+    /// The ranks that a rank waits for in a collective.
+    fn missing(&self, rank: usize, label: u32, sequence: u64) -> Vec<u32> {
+        let collective = self.programs[rank].labels[label as usize].collective.as_ref();
+        collective.map_or(Vec::new(), |collective| self.hub.missing(collective, rank, sequence))
+    }
+
+    /// How long a rank has been waiting in a collective for another one that is done with all that
+    /// it has to do, and so will never come.
+    fn forsaken(&self) -> Option<Duration> {
+        let is_done = |&device: &u32| {
+            let streams = self.streams.get(device as usize);
+            streams.is_some_and(|streams| streams.have_ended() && streams.have_passed(u64::MAX))
+        };
+        let waits = (0..self.programs.len()).flat_map(|rank| {
+            let now = self.streams[rank].status().filter_map(|status| status.now());
+            now.filter(|(.., time)| *time > ARRIVAL).map(move |at| (rank, at))
+        });
+        let mut lost = waits.filter(|&(rank, (label, sequence, _))| {
+            self.missing(rank, label, sequence).iter().any(is_done)
+        });
+        lost.next().map(|(_, (.., time))| time)
     }
 }
 

@@ -29,6 +29,20 @@ fn depends_on_operands_alone(opcode: Opcode) -> bool {
     moves || passes_on || opcode.is_elementwise() || matches!(opcode, Constant | Fusion | Iota)
 }
 
+/// Whether an instruction only puts elements of its operands beside each other. The NaN of a
+/// constant among them are intended: they mark elements that have no value yet. What a `select`
+/// picks depends on data, so that its NaN may be a surprise.
+pub(super) fn only_moves(module: &Module, instr: InstrId) -> bool {
+    match module.instruction(instr).opcode {
+        Opcode::Concatenate | Opcode::DynamicUpdateSlice | Opcode::Pad => true,
+        Opcode::Scatter => module
+            .called(instr)
+            .iter()
+            .all(|&with| module.instruction(module.root(with)).opcode == Opcode::Parameter),
+        _ => false,
+    }
+}
+
 /// Infinities, by their signs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MeantInfinities {

@@ -7,7 +7,7 @@ use halflap_hlo::ids::{InstrId, PlanId, SlotId};
 use halflap_hlo::plan::{Plan, PlannedWork, only_finds};
 use halflap_hlo::{Module, Opcode, Shape};
 
-use super::constants::MeantInfinities;
+use super::constants::{MeantInfinities, only_moves};
 use super::launch::PreparedLaunch;
 use super::{Planned, Preparer};
 use crate::comm::{CollectiveSpec, MessageSpec};
@@ -49,6 +49,8 @@ pub struct Label {
     pub(crate) bounds: Vec<Bounds>,
     /// The infinities that its results can have from its own constants.
     pub(crate) meant: MeantInfinities,
+    /// Whether it only puts elements of its inputs beside each other.
+    pub(crate) only_moves: bool,
 }
 
 impl Label {
@@ -147,6 +149,7 @@ impl Preparer<'_> {
             message: None,
             bounds: Vec::new(),
             meant: MeantInfinities::of(self.module, instr),
+            only_moves: only_moves(self.module, instr),
         }
     }
 

@@ -331,7 +331,9 @@ impl Tracer {
                         is_own = true;
                         of.extend_from_slice(input.taint.of(BadValue::Infinity));
                     }
-                    BadValue::Nan if input.is_constant => is_own |= !are_meant,
+                    BadValue::Nan if input.is_constant && !over.seen.label.only_moves => {
+                        is_own |= !are_meant;
+                    }
                     BadValue::Infinity if !input.content.inf => {
                         taint.add(what, input.taint.of(BadValue::Nan))
                     }
