@@ -138,8 +138,8 @@ pub fn run_shown(
         if let Some((_, failure)) = fate.parted().filter(has_come) {
             fate.fail(failure.clone());
         }
-        let is_open = || fate.finding().is_none() && fate.parted().is_none();
-        if let Some(failure) = watch.look(is_open()).filter(|_| fate.check().is_ok()) {
+        let is_open = fate.finding().is_none() && fate.parted().is_none();
+        if let Some(failure) = watch.look(is_open).filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
         }
         if fate.check().is_err() {
@@ -269,10 +269,8 @@ impl ThreadWatch<'_> {
             streams.status().any(|status| status.idle() < self.options.timeout)
         };
         let is_stuck = || self.streams.iter().any(is_late) && !self.streams.iter().any(goes_on);
-        let waited = self
-            .forsaken()
-            .filter(|_| is_open)
-            .or_else(|| is_stuck().then_some(self.options.timeout))?;
+        let forsaken = is_open.then(|| self.forsaken()).flatten();
+        let waited = forsaken.or_else(|| is_stuck().then_some(self.options.timeout))?;
         let ranks = (0..self.programs.len()).map(|rank| {
             let missing = |label: u32, sequence: u64| self.missing(rank, label, sequence);
             let shown = self.options.first_rank() + rank;

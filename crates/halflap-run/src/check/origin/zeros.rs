@@ -18,13 +18,16 @@ impl Tracer {
             infinite.iter().chain(input.taint.zeros()).copied()
         });
         let origins: Vec<OriginId> = origins.collect();
+        if origins.is_empty() {
+            return origins;
+        }
         let zeros: Vec<bool> = over
             .outs
             .iter()
             .flat_map(|out| numbers(out.view.dtype(), out.view.bytes()))
             .map(|number| number == 0.0)
             .collect();
-        if origins.is_empty() || !zeros.contains(&true) {
+        if !zeros.contains(&true) {
             return Vec::new();
         }
         let without = again(&without_zeros(over));
