@@ -30,9 +30,15 @@ from halflap.torch._fitting import to_take_back
 from halflap.torch._fx import passes
 from halflap.torch._fx.check import sequence_of
 from halflap.torch._fx.merge import merge_all
+from halflap.torch._fx.regions import Cuts, reaches_back
 from halflap.torch._fx.split import split_all
 
 RANK = int(os.environ["RANK"])
+
+#: A machine on which communication takes about as long as compute.
+SLOW = {"peak_tflops": 0.04, "memory_gb_per_s": 6, "ranks_per_node": 1, "launch_us": 0.1}
+SLOW |= {"nvlink_gb_per_s": 0.15, "network_gb_per_s": 0.15}
+SLOW |= {"network_base_us": 1, "network_hop_us": 1, "network_ramp_us": 0}
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
 
@@ -204,6 +210,7 @@ def one_limit():
             "dropped": [one.dropped for one in done],
             **told(done),
         }
+    result["bytes"] = one_size()
     # What the pass over FX graphs gives is no better: the graph stays as it was.
     before, worth = len(passes.done), halflap.torch._pass.WORTH
     halflap.torch._pass.WORTH = 0.0
@@ -219,16 +226,33 @@ def one_limit():
     return result
 
 
+def one_size():
+    """Graphs that may all need what the largest needs. Before fusion that is estimated to need
+    more, which must not keep the others from being rewritten."""
+    given = {"collective_order": "free", "device": SLOW}
+    with halflap.torch.enable(**given):
+        alone = ordered_graphs("expert_parallel")
+    largest = max(one.peak_memory_before for one in alone)
+    before = len(passes.done)
+    with halflap.torch.enable(rewrite=["merge", "split"], memory_budget=largest, **given):
+        rewritten = ordered_graphs("expert_parallel")
+    done = passes.done[before:]
+    return {
+        "limits": [largest] * len(alone),
+        "peaks": [one.peak_memory for one in rewritten],
+        "steps": [one.step_time for one in alone],
+        "steps_now": [one.step_time for one in rewritten],
+        "rewritten": [any(one.rewrites) for one in done],
+        **told(done),
+    }
+
+
 def fewer_cuts():
     """Cuts of which only a part fits into memory once all is fused."""
     size = models.Size(layers=2, width=128, heads=8, tokens=128)
-    rate = 0.15
-    slow = {"peak_tflops": 0.04, "memory_gb_per_s": 6, "ranks_per_node": 1, "launch_us": 0.1}
-    slow |= {"nvlink_gb_per_s": rate, "network_gb_per_s": rate}
-    slow |= {"network_base_us": 1, "network_hop_us": 1, "network_ramp_us": 0}
     plain = compiled_steps("tensor_parallel", size)
     before, ordered = len(passes.done), len(halflap.torch.history())
-    given = {"rewrite": ["merge", "split"], "device": slow, "collective_order": "free"}
+    given = {"rewrite": ["merge", "split"], "device": SLOW, "collective_order": "free"}
     with halflap.torch.enable(memory_budget=1.0, **given):
         found = compiled_steps("tensor_parallel", size)
     done = passes.done[before:]
@@ -256,14 +280,15 @@ def taken_back():
     # The last node has 210 bytes beside it, the third one 200.
     limits = {limit: to_take_back(graph, of, limit) for limit in (210, 200, 170, 120)}
     merge = {"kind": "merge", "members": ["m1", "m2", "m3", "m4", "m5"]}
-    plan = passes.Plan([merge], 4, frozenset({"s1", "s2", "s3"}))
+    plan = passes.Plan([merge], Cuts(frozenset({"s1", "s2", "s3"}), 4))
     less = plan.without([merge["members"], ("s1", "e1"), ("s3",)])
     least = less.without([("m1", "m2"), ("m3", "m4", "m5"), ("e1",), ("s2",)])
     return {
         "limits": [*limits.values()] == [[], ["first"], ["first"], ["first", "second"]],
         "halves": [one["members"] for one in less.recipes] == [["m1", "m2"], ["m3", "m4", "m5"]],
-        "ends": less.exposed == {"e1", "s2"},
-        "least": [one["members"] for one in least.recipes] == [["m4", "m5"]] and not least.exposed,
+        "ends": less.cuts.exposed == {"e1", "s2"},
+        "least": [one["members"] for one in least.recipes] == [["m4", "m5"]],
+        "nothing is cut": not least.cuts.exposed,
     }
 
 
@@ -294,7 +319,7 @@ def joined():
     }
 
 
-def ordered_graphs():
+def ordered_graphs(kind="fsdp"):
     """The orders of a model's graphs; no code is generated."""
     torch._dynamo.reset()
     before = len(halflap.torch.history())
@@ -312,7 +337,7 @@ def ordered_graphs():
 
     backend = functools.partial(compile_fx.compile_fx, inner_compile=inner)
     with mock.patch.object(scheduler.Scheduler, "codegen", codegen):
-        run = torch.compile(models.build("fsdp", TINY), backend=backend, fullgraph=True)
+        run = torch.compile(models.build(kind, TINY), backend=backend, fullgraph=True)
         run(models.batch(0, TINY)).square().mean().backward()
     return [ran.schedule for ran in halflap.torch.history()[before:]]
 
@@ -449,7 +474,7 @@ def cut():
         for pieces in (2, 4):
             gm = make_fx(function, tracing_mode="fake")(*given)
             names = {name for _, name in started(gm.graph)}
-            done = split_all(gm.graph, names, pieces, exact=True)
+            done = split_all(gm.graph, Cuts(names, pieces), exact=True)
             gm.graph.lint()
             gm.recompile()
             result[f"{function.__name__} {pieces}"] = {
@@ -457,6 +482,24 @@ def cut():
                 "cut": sum(len(one.collectives) for one in done),
                 "calls": len(started(gm.graph)),
             }
+    return {"all": result, "from the end": from_the_end(both, given)}
+
+
+def from_the_end(functions, given):
+    """How many collectives of a region are cut if compute stalls on the last alone."""
+    result = {}
+    for function in functions:
+        expected, found = function(*given), []
+        for reach_back in (False, True):
+            gm = make_fx(function, tracing_mode="fake")(*given)
+            cuts = Cuts(frozenset([started(gm.graph)[-1][1]]), 2, reach_back)
+            reaches = reaches_back(gm.graph, cuts)
+            done = split_all(gm.graph, cuts, exact=True)
+            gm.graph.lint()
+            gm.recompile()
+            assert all(map(torch.equal, gm(*given), expected)), (function, cuts)
+            found.append([sum(len(one.collectives) for one in done), reaches])
+        result[function.__name__] = found
     return result
 
 

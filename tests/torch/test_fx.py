@@ -34,13 +34,16 @@ def test_every_kind_is_merged_bit_for_bit(tmp_path):
 
 def test_every_region_is_cut_bit_for_bit(tmp_path):
     for rank in launch("fx.cut", tmp_path, ranks=4):
-        for case, found in rank.items():
+        for case, found in rank["all"].items():
             name, pieces = case.split()
             one = name in ("gathered", "scattered", "gated", "heads")
             # On more than two ranks a piece of an all-reduce is added up in another sequence.
             cut = 0 if name in ("reduced_product", "squared", "contracted") else 1 if one else 2
             assert found["same"] and found["cut"] == cut, (case, found)
             assert found["calls"] == (int(pieces) * cut or 1), (case, found)
+        # A region whose last collective is exposed is cut from there back, or as a whole.
+        for case, found in rank["from the end"].items():
+            assert found[0][0] <= 1 and found == [[found[0][0], False], [2, True]], (case, found)
 
 
 def test_models_are_cut_where_nothing_else_hides_them(trained):
@@ -93,7 +96,7 @@ def test_rewritten_graphs_stay_within_the_limit_of_what_they_were(tmp_path):
             for number, is_rewritten in enumerate(found["rewritten"]):
                 shorter = found["steps_now"][number] < found["steps"][number]
                 assert shorter or not is_rewritten, (budget, found)
-        assert any(rank["2.0"]["rewritten"]), rank
+        assert any(rank["2.0"]["rewritten"]) and any(rank["bytes"]["rewritten"]), rank
         assert dropped["as_before"] and any(dropped["dropped"]), dropped
 
 

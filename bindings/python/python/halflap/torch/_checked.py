@@ -8,11 +8,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._api import schedule
 from .._halflap import BadInput
 from ._collectives import read_collectives
 from ._devices import described
-from ._pass import Options, session, times_key
+from ._pass import Options, bytes_of, session, times_key
 from ._profile import Profile, read_profile
 from ._times import Times
 
@@ -49,14 +48,15 @@ def checked_budget(budget: float | str, name: str = "memory_budget") -> str:
     if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
         right = "a multiple or a size, such as '1.2x' or '40GiB'"
         raise ValueError(f"{name} must be {right}, not {budget!r}")
-    empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
+    if not isinstance(budget, str):
+        budget = f"{budget}x" if isinstance(budget, float) else f"{budget}B"
     try:
-        schedule(empty, memory_budget=budget)
+        size = bytes_of(budget)
     except (ValueError, BadInput) as problem:
         raise ValueError(str(problem).replace("memory_budget", name)) from None
-    if isinstance(budget, str):
-        return budget
-    return f"{budget}x" if isinstance(budget, float) else f"{budget}B"
+    if (float(budget[:-1]) if size is None else size) == 0:
+        raise ValueError(f"{name} must be above 0, such as '1.2x' or '40GiB', not {budget!r}")
+    return budget
 
 
 def checked_seconds(name: str, value: float, otherwise: str = "") -> float:

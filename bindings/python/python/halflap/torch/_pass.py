@@ -261,7 +261,9 @@ class OverlapPass:
         if comparison is None or comparison.stage is not Stage.REWRITING:
             return self.find(program, graph, text)
         reference = comparison.reference
-        limit = comparison.changed.limit if reference is None else f"{reference.memory_limit}B"
+        own = self.options.memory_budget
+        fallback = comparison.changed.limit if own.endswith("x") else own
+        limit = fallback if reference is None else f"{reference.memory_limit}B"
         within = OverlapPass(replace(self.options, memory_budget=limit), self.torchs)
         try:
             found = within.find(program, graph, text)
@@ -499,6 +501,13 @@ def _source_of(function: Any) -> str:
 def limit_of(budget: str, peak: int) -> str:
     """A memory budget in bytes, of a graph whose own order has this peak."""
     return f"{int(float(budget[:-1]) * peak)}B" if budget.endswith("x") else budget
+
+
+def bytes_of(budget: str) -> int | None:
+    """A memory budget that is a size; None if it is a multiple."""
+    nothing = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
+    found = schedule(nothing, memory_budget=budget)
+    return None if budget.endswith("x") else memory_limit(found)
 
 
 def memory_limit(found: Schedule) -> int:

@@ -158,6 +158,7 @@ def _graph_text(graph: Compiled) -> str:
         if ran.skeleton is not None:
             text += f" ({decisions.outcome(ran.skeleton)})"
         text += f", simulated step time {before:.1f} us -> {after:.1f} us"
+        text += f", peak {runs.peak_memory_before} B -> {runs.peak_memory} B"
         if ran.assumed_sizes:
             count = len(ran.assumed_sizes)
             text += f", {count} {'size' if count == 1 else 'sizes'} assumed that depend on data"
@@ -186,6 +187,8 @@ def _graph_dict(graph: Compiled) -> dict[str, Any]:
         "decided": decided,
         "step_time_before": None if result is None else result.step_time_before,
         "step_time": None if result is None else result.step_time,
+        "peak_memory_before": None if result is None else result.peak_memory_before,
+        "peak_memory": None if result is None else result.peak_memory,
     }
 
 

@@ -24,7 +24,7 @@ from ..._api import Graph as Given
 from ..._api import simulate
 from .._checked import checked_budget, options_of
 from .._handover import Unsupported
-from .._pass import Options, limit_of, memory_limit
+from .._pass import Options, bytes_of, limit_of
 from .._ranks import RanksDiffer
 from .._undisturbed import undisturbed
 from .passes import WORTH, Asked, deciding
@@ -233,11 +233,9 @@ class _Choice:
 
     def _limit(self, peak: int) -> int:
         """In bytes, of a step whose larger graph has this peak."""
-        limit = limit_of(self._asked.limit, peak)
-        nothing = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": []}
-        text = _halflap.to_json({**nothing, "inputs": []})
-        found = ordered(text, self._asked.options, "kept", memory_budget=limit)
-        return memory_limit(found)
+        limit = bytes_of(limit_of(self._asked.limit, peak))
+        assert limit is not None
+        return limit
 
     def _attempt(self, kept: frozenset[str] | None) -> Attempt:
         """Cuts a copy in two, with tags that say what is kept; with the program's own if None."""

@@ -26,7 +26,7 @@ from ..._api import Schedule, simulate
 from .._devices import modelled_on
 from .._groups import second_groups
 from .._handover import Unsupported
-from .._pass import WORTH, Options, limit_of
+from .._pass import WORTH, Options, bytes_of, limit_of
 from .._ranks import RanksDiffer, topology
 from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
@@ -36,6 +36,7 @@ from .merge import Merged, merge_all
 from .narrow import can_narrow, narrow_all
 from .order import apply, arrange
 from .program import Program, communicates
+from .regions import Cuts, reaches_back
 from .restore import Backup
 from .search import hand_over, ordered
 from .split import Split, split_all
@@ -43,7 +44,7 @@ from .split import Split, split_all
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that a result of before is not taken from a cache.
-HANDOVER = 2
+HANDOVER = 3
 
 #: A collective is cut only if compute stands still for it for this part of a step, and into so many
 #: pieces.
@@ -159,7 +160,7 @@ class Changed:
         sets = [one for one in sets if one[0] in names]
         assert self.plan is not None
         plan = self.plan.without(sets)
-        kept = plan.exposed.union(*[one["members"] for one in plan.recipes])
+        kept = plan.cuts.exposed.union(*[one["members"] for one in plan.recipes])
         lost = [one for members in sets for one in members if one not in kept]
         left = replace(self, plan=plan, taken_back=(*self.taken_back, *lost))
         return left if sets and kept else None
@@ -252,6 +253,7 @@ class _Run:
         issued = [node for node in program.nodes if node["kind"] == "collective"]
         self.changed.collectives = len(issued)
         text = _halflap.to_json(program.graph())
+        self.asked = self._with_room(text)
         wanted = self.asked.options.collective_order
         order = "kept" if wanted == "auto" and not program.is_symmetric else wanted
         may_rewrite = self.asked.rewrite is not None and program.is_symmetric
@@ -264,6 +266,14 @@ class _Run:
             self._reorder(text, alone.schedule, order)
         if self.place is not None:
             would_not(self.place)
+
+    def _with_room(self, text: bytes) -> Asked:
+        """What is asked for; where the result is judged once it is fused, within what the graph
+        needs before that, even if it must fit into less in the end."""
+        size = None if self.asked.orders else bytes_of(self.asked.options.memory_budget)
+        if size is None or size >= simulate(Given(text)).peak_memory:
+            return self.asked
+        return replace(self.asked, options=replace(self.asked.options, memory_budget="1x"))
 
     def _hand_over(self) -> Program:
         return hand_over(self.graph, self.asked.options)
@@ -349,9 +359,12 @@ class _Run:
         if self.asked.splits:
             exposed = best.exposed() if best is not None else self._exposed(text, alone.schedule)
             merges = [] if best is None else best.plan.recipes
-            for plan in _cuts(merges, exposed):
+            for cuts in _cuts(exposed):
                 backup.restore()
-                last = self._attempt(plan, limit)
+                if cuts.reach_back and not reaches_back(self.graph, cuts):
+                    last = None
+                    continue
+                last = self._attempt(Plan(merges, cuts), limit)
                 least = alone.step_time if best is None else best.found.step_time
                 best = last.better_than(WORTH * least) or best
         if best is not None and best is not last:
@@ -409,7 +422,8 @@ class _Run:
         regrouped = regroup_all(self.graph) if self.asked.regroups else []
         narrowed = narrow_all(self.graph) if self.asked.merges else []
         merged = merge_all(self.graph, plan.recipes, exact)
-        split = split_all(self.graph, plan.exposed, plan.pieces, exact) if plan.exposed else []
+        split = split_all(self.graph, plan.cuts, exact) if plan.cuts.exposed else []
+        plan = plan.with_starts([one.collectives[0] for one in split])
         if not (narrowed or merged or split or regrouped):
             return Attempt(self, plan, None)
         if sequence_of([*self.graph.nodes]) != before:
@@ -447,11 +461,17 @@ class Alone:
 
 @dataclass(frozen=True)
 class Plan:
-    """Rewrites to try: what is merged, and into how many pieces exposed collectives are cut."""
+    """Rewrites to try: what is merged, and what is cut."""
 
     recipes: list[dict[str, Any]]
-    pieces: int = 1
-    exposed: frozenset[str] = frozenset()
+    cuts: Cuts = Cuts()
+
+    def with_starts(self, names: Sequence[str]) -> Plan:
+        """The same, with the beginnings of all regions by name."""
+        if not self.cuts.reach_back:
+            return self
+        exposed = self.cuts.exposed.union(names)
+        return replace(self, cuts=Cuts(exposed, self.cuts.pieces))
 
     def without(self, sets: Sequence[Sequence[str]]) -> Plan:
         """Less of it. Of these sets of collectives, what is merged becomes two halves, and what is
@@ -463,18 +483,22 @@ class Plan:
             halves = [members[: len(members) // 2], members[len(members) // 2 :]]
             kept = [members] if names.isdisjoint(members) else halves
             recipes += [{**recipe, "members": one} for one in kept if len(one) > 1]
-        ends = {members[1] for members in sets if len(members) == 2 and members[0] in self.exposed}
-        return replace(self, recipes=recipes, exposed=(self.exposed - names) | ends)
+        exposed = self.cuts.exposed
+        ends = {members[1] for members in sets if len(members) == 2 and members[0] in exposed}
+        return Plan(recipes, self.cuts._replace(exposed=(exposed - names) | ends))
 
 
-def _cuts(merges: list[dict[str, Any]], exposed: list[str]) -> Iterator[Plan]:
-    """Cuts to try: of all exposed collectives, and, because pieces of all may not fit into memory
-    or hide nothing, of those alone that matter most."""
+def _cuts(exposed: list[str]) -> Iterator[Cuts]:
+    """Cuts to try: of all exposed collectives, with the whole of the regions that they end, too,
+    and, because pieces of all may not fit into memory or hide nothing, of those alone that matter
+    most."""
     for pieces in PIECES:
         for part in PARTS:
             count = math.ceil(len(exposed) * part)
             if count and (part == 1.0 or count < len(exposed)):
-                yield Plan(merges, pieces, frozenset(exposed[:count]))
+                yield Cuts(frozenset(exposed[:count]), pieces)
+        if exposed:
+            yield Cuts(frozenset(exposed), pieces, reach_back=True)
 
 
 @dataclass

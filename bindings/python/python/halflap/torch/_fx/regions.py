@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -78,20 +79,46 @@ class Region:
                 self.beside.append(one)
 
 
-def regions_of(graph: Graph, exposed: frozenset[str], pieces: int) -> list[Region]:
+class Cuts(NamedTuple):
+    """What is to be cut."""
+
+    #: Collectives that compute stalls on.
+    exposed: frozenset[str] = frozenset()
+    pieces: int = 1
+    #: Whether a region that ends with one of them is cut from its beginning on. If it is not, what
+    #: it begins with is there as a whole beside the pieces.
+    reach_back: bool = False
+
+
+def regions_of(graph: Graph, cuts: Cuts) -> list[Region]:
     """Regions of exposed collectives, none of which shares a node with another."""
     found: list[Region] = []
     taken: set[Node] = set()
     for node in graph.nodes:
-        if node.name not in exposed or node in taken:
-            continue
-        region = _from_start(node, pieces) if node.target in (GATHER, EXCHANGE) else None
-        if region is None and node.target in (SCATTER, REDUCE, EXCHANGE):
-            region = _before_end(node, pieces)
+        region = None if node in taken else _region_at(node, cuts)
         if region is not None and taken.isdisjoint(region.nodes):
             taken.update(region.nodes)
             found.append(region)
     return found
+
+
+def reaches_back(graph: Graph, cuts: Cuts) -> bool:
+    """Whether any of the regions begins with a collective that is not exposed."""
+    starts = [one.start for one in regions_of(graph, cuts)]
+    return any(one is not None and one.name not in cuts.exposed for one in starts)
+
+
+def _region_at(node: Node, cuts: Cuts) -> Region | None:
+    is_exposed = node.name in cuts.exposed
+    region = None
+    if node.target in (GATHER, EXCHANGE) and (is_exposed or cuts.reach_back):
+        region = _from_start(node, cuts.pieces)
+        if region is not None and not is_exposed:
+            ends_exposed = region.end is not None and region.end.name in cuts.exposed
+            region = region if ends_exposed else None
+    if region is None and is_exposed and node.target in (SCATTER, REDUCE, EXCHANGE):
+        region = _before_end(node, cuts.pieces)
+    return region
 
 
 def wait_of(node: Node) -> Node | None:

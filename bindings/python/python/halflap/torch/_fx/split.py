@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from .blocks import by_block, piece_shape, place_of
 from .emit import Emitter
 from .merge import adds_up_alike, sort
-from .regions import EXCHANGE, SCATTER, Region, ranks_of, regions_of, wait_of
+from .regions import EXCHANGE, SCATTER, Cuts, Region, ranks_of, regions_of, wait_of
 from .rowwise import Move, Step
 from .units import value_of
 
@@ -38,15 +38,15 @@ class Split(NamedTuple):
         return f"{', '.join(self.collectives)} into {self.pieces} pieces"
 
 
-def split_all(graph: Graph, exposed: frozenset[str], pieces: int, exact: bool) -> list[Split]:
+def split_all(graph: Graph, cuts: Cuts, exact: bool) -> list[Split]:
     """Cuts the regions of all exposed collectives."""
     found = []
-    for region in regions_of(graph, exposed, pieces):
+    for region in regions_of(graph, cuts):
         if exact and not _keeps_sums(region):
             continue
         names = tuple(one.name for one in region.collectives)
         _Cut(graph, region).write()
-        found.append(Split(names, pieces))
+        found.append(Split(names, region.pieces))
     if found:
         sort(graph)
     return found
