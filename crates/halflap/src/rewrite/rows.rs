@@ -133,22 +133,25 @@ pub(super) fn check_cut(graph: &Graph, ops: &[OpId]) -> Result<(), RewriteError>
     rows.settle().map(|_| ()).map_err(fails)
 }
 
-/// The buffer behind a name of size zero: a wait passes on the collective's buffer, and a
-/// collective that works in place its input.
+/// The buffer behind a name of size zero: a wait passes on the collective's buffer, whatever else it
+/// reads, and a collective that works in place its input.
 pub(super) fn content(graph: &Graph, buffer: BufId) -> BufId {
     let mut at = buffer;
     while graph.size_alloc(at) == Bytes::ZERO {
         let from = graph.maker(at).filter(|&maker| {
             graph.kind(maker) == OpKind::Wait || graph.kind(maker).is_collective()
         });
-        let Some(next) = from.and_then(|maker| first_read(graph, maker)) else { break };
+        let Some(next) = from.and_then(|maker| passed_on(graph, maker)) else { break };
         at = next;
     }
     at
 }
 
-fn first_read(graph: &Graph, op: OpId) -> Option<BufId> {
-    graph.deps(op).iter().find(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer)
+fn passed_on(graph: &Graph, op: OpId) -> Option<BufId> {
+    let reads = || graph.deps(op).iter().filter(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer);
+    let awaited = graph.waits_for(op);
+    let is_awaited = |buffer: &BufId| graph.maker(*buffer).is_some_and(|op| awaited.contains(&op));
+    reads().find(is_awaited).or_else(|| reads().next())
 }
 
 struct RowFinder<'a> {

@@ -28,14 +28,16 @@ struct Axis {
     element: f64,
 }
 
-/// The buffer behind a name. A wait, or a collective whose results have size zero, passes on what
-/// it reads.
+/// The buffer behind a name. A collective whose results have size zero passes on what it reads, and
+/// so does a wait: of what it reads, what a collective made, before the input of that.
 pub(super) fn content(graph: &Graph, buffer: BufId) -> BufId {
     let is_name = graph.size_alloc(buffer) == Bytes::ZERO;
     let hands_on =
         |&maker: &OpId| graph.kind(maker) == OpKind::Wait || graph.collective(maker).is_some();
     let read = graph.maker(buffer).filter(hands_on).filter(|_| is_name).and_then(|maker| {
-        graph.deps(maker).iter().find(|(_, kinds)| kinds.data).map(|(read, _)| *read)
+        let made = |read: BufId| graph.maker(read).is_some_and(|op| graph.collective(op).is_some());
+        let read = graph.deps(maker).iter().filter(|(_, kinds)| kinds.data).map(|(read, _)| *read);
+        read.min_by_key(|&read| graph.kind(maker) != OpKind::Wait || !made(read))
     });
     read.map_or(buffer, |read| content(graph, read))
 }

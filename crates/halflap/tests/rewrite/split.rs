@@ -159,6 +159,19 @@ fn a_region_between_exchanges_is_cut() {
 }
 
 #[test]
+fn waits_may_name_what_is_sent_before_what_arrives() {
+    let mut listed = json_of(&EXPERT);
+    for node in listed["nodes"].as_array_mut().unwrap() {
+        if node["kind"] == "wait" {
+            node["deps"].as_array_mut().unwrap().reverse();
+        }
+    }
+    let graph = read(&listed);
+    let Rewritten { graph: new, origin } = cut(&graph, &REGION, 2).unwrap();
+    verify_rewrite(&graph, &new, &origin).unwrap();
+}
+
+#[test]
 fn pieces_have_the_loss_of_the_stated_curve() {
     let graph = expert();
     let new = cut(&graph, &REGION, 4).unwrap().graph;
