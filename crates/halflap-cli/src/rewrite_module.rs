@@ -125,7 +125,7 @@ pub fn improve<T>(
         (None, None) => return Err(no_module()),
     };
     let spent = Change { before, after: spent(&new, &all) };
-    let recipes = named(recipes, &hlo.module, &spent);
+    let recipes = named(recipes, [&hlo.module, module_of(&new, hlo)], &spent);
     let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness, loops };
     Ok(ImprovedModule { subject: new, all, changed })
 }
@@ -685,7 +685,7 @@ fn still_there(module: &Module, stage: Vec<Recipe>) -> Vec<Recipe> {
             let classes = change::merge_classes(module);
             return stage.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
         }
-        (RecipeKind::Keep, _) => change::find_keeps(module),
+        (RecipeKind::Keep, _) => return change::compatible_keeps(module, stage),
         (RecipeKind::Pipeline, _) => {
             change::find_pipelines(module, CarriedBuffers::One, &Shift::ALL)
         }
@@ -698,7 +698,7 @@ fn still_there(module: &Module, stage: Vec<Recipe>) -> Vec<Recipe> {
         recipe.members().iter().all(|member| other.members().contains(member))
     };
     let is_there = |recipe: &Recipe| match (kind, recipe) {
-        (RecipeKind::Keep | RecipeKind::Pipeline, _) => there.iter().any(|of| has_all(recipe, of)),
+        (RecipeKind::Pipeline, _) => there.iter().any(|of| has_all(recipe, of)),
         _ => there.contains(recipe),
     };
     stage.into_iter().filter(is_there).collect()

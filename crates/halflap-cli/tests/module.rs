@@ -848,3 +848,52 @@ ENTRY main {
     assert!(out.starts_with("the same program, bit for bit"), "{out}");
     assert!(out.contains("not run to the end: 0 of 3 seeds within --run-limit 100 ms"), "{out}");
 }
+
+/// A table that is gathered for the rows of some tokens, and again behind a barrier for the same;
+/// in between something takes as much memory as the table.
+fn looked_up_twice() -> String {
+    let groups = "replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, dimensions={0}";
+    let look = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, \
+                index_vector_dim=1, slice_sizes={1,64}";
+    let pair = "(f32[512,64]{1,0}, f32[64,64]{1,0})";
+    let product = "lhs_contracting_dims={1}, rhs_contracting_dims={1}";
+    format!(
+        "HloModule rows, num_partitions=8
+
+ENTRY %main (t: f32[512,64], i: s32[64,1]) -> f32[64,64] {{
+  %t = f32[512,64]{{1,0}} parameter(0)
+  %i = s32[64,1]{{1,0}} parameter(1)
+  %whole = f32[4096,64]{{1,0}} all-gather(%t), channel_id=1, {groups}
+  %rows = f32[64,64]{{1,0}} gather(%whole, %i), {look}
+  %a = f32[64,64]{{1,0}} dot(%rows, %rows), {product}
+  %wide = f32[64,64,64]{{2,1,0}} broadcast(%a), dimensions={{1,2}}
+  %b = f32[64,64]{{1,0}} dot(%wide, %wide), lhs_contracting_dims={{0,1}}, rhs_contracting_dims={{0,1}}
+  %held = {pair} tuple(%t, %b)
+  %barrier = {pair} opt-barrier(%held)
+  %t.2 = f32[512,64]{{1,0}} get-tuple-element(%barrier), index=0
+  %c = f32[64,64]{{1,0}} get-tuple-element(%barrier), index=1
+  %whole.2 = f32[4096,64]{{1,0}} all-gather(%t.2), channel_id=2, {groups}
+  %rows.2 = f32[64,64]{{1,0}} gather(%whole.2, %i), {look}
+  ROOT %d = f32[64,64]{{1,0}} dot(%rows.2, %c), {product}
+}}
+"
+    )
+}
+
+#[test]
+fn rows_are_kept_and_not_their_table() {
+    let dir = folder("module-rows");
+    fs::write(dir.join("old.txt"), looked_up_twice()).unwrap();
+    let args = ["schedule", "old.txt", "--device", "h100", "--effort", "quick"];
+    let keep = [&args[..], &["--rewrite", "keep"]].concat();
+    let (out, _) = ends(&halflap(&dir, &[&keep[..], &["--json"]].concat()), 0);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    let [recipe] = &answer["recipes"].as_array().unwrap()[..] else { panic!("{answer}") };
+    assert_eq!(recipe["members"], serde_json::json!(["whole", "whole.2"]));
+    assert_eq!(recipe["kept"], serde_json::json!(["rows"]));
+    assert_eq!(recipe["kept_bytes"], 64 * 64 * 4);
+    let (out, _) =
+        ends(&halflap(&dir, &[&keep[..], &["--emit", "hlo", "-o", "n.txt"]].concat()), 0);
+    assert!(out.contains("16 KiB of rows kept between them"), "{out}");
+    ends(&halflap(&dir, &["verify", "old.txt", "n.txt", "--run"]), 0);
+}

@@ -82,8 +82,12 @@ fn later_readers_have_a_gather_of_their_own() {
     assert!(place("%b =") < place("%ag.again =") && place("%turned =") < place("%c ="));
     assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
     // What was done can be undone, and is not undone by a merge.
-    let keep = Recipe::Keep { members: vec!["ag".to_owned(), "ag.again".to_owned()] };
-    let keeps = change::find_keeps(&changed);
+    let keep = Recipe::Keep {
+        members: vec!["ag".to_owned(), "ag.again".to_owned()],
+        kept: vec!["ag".to_owned()],
+    };
+    let keeps: Vec<Recipe> =
+        change::find_keeps(&changed).into_iter().map(|found| found.recipe).collect();
     assert_eq!(keeps, [keep]);
     let (kept, _) = change::apply(&changed, &keeps).unwrap();
     assert_eq!(same(&module, &kept), Ok(Sameness::Exact));

@@ -242,6 +242,75 @@ impl Writer {
         self.keep(&made);
     }
 
+    /// Rows of what is gathered are looked up, sliced or summed, and again after a barrier; not
+    /// always the same ones, and not always these alone.
+    fn looked_up(&mut self) {
+        let (groups, members) = self.groups();
+        let rows = 8 / groups[0].len();
+        let value = self.value();
+        let shard = format!("f32[{rows},16]{{1,0}}");
+        let slice = format!("{shard} slice({value}), slice={{[0:{rows}], [0:16]}}");
+        let part = self.line("slice", &slice);
+        let gather = format!("{members}, dimensions={{0}}");
+        let first = self.line("all-gather", &format!("{WHOLE} all-gather({part}), {gather}"));
+        let how = self.random.below(3);
+        // Some are beyond the end.
+        let places: Vec<usize> = (0..4).map(|_| self.random.below(10)).collect();
+        let read = self.rows_of(&first, how, &places);
+        let used = self.value();
+        let used = self.line("compute", &format!("{WHOLE} add({used}, {read})"));
+        self.keep(&used);
+        self.compute();
+        let pair = format!("({shard}, {WHOLE})");
+        let held = self.line("tuple", &format!("{pair} tuple({part}, {used})"));
+        let held = self.line("barrier", &format!("{pair} opt-barrier({held})"));
+        let again = self.line("gte", &format!("{shard} get-tuple-element({held}), index=0"));
+        let second = self.line("all-gather", &format!("{WHOLE} all-gather({again}), {gather}"));
+        let places = match self.random.below(4) {
+            0 => places.into_iter().map(|place| (place + 1) % 8).collect(),
+            _ => places,
+        };
+        let read = self.rows_of(&second, how, &places);
+        let after = self.line("gte", &format!("{WHOLE} get-tuple-element({held}), index=1"));
+        let made = self.line("compute", &format!("{WHOLE} subtract({after}, {read})"));
+        self.keep(&made);
+        if self.random.below(4) == 0 {
+            self.keep(&second);
+        }
+    }
+
+    /// Something of a value that is smaller, as a value.
+    fn rows_of(&mut self, whole: &str, how: usize, places: &[usize]) -> String {
+        let shape = "f32[4,16]{1,0}";
+        let whole = self.line("copy", &format!("{WHOLE} copy({whole})"));
+        let nought = self.line("constant", "f32[] constant(0)");
+        let small = match how {
+            0 => {
+                let list: Vec<String> = places.iter().map(|place| format!("{{{place}}}")).collect();
+                let ids = format!("s32[4,1]{{1,0}} constant({{{}}})", list.join(", "));
+                let ids = self.line("constant", &ids);
+                let how = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, \
+                           index_vector_dim=1, slice_sizes={1,16}";
+                self.line("rows", &format!("{shape} gather({whole}, {ids}), {how}"))
+            }
+            1 => {
+                let place = self.line("constant", &format!("s32[] constant({})", places[0]));
+                let zero = self.line("constant", "s32[] constant(0)");
+                let slice = format!("{shape} dynamic-slice({whole}, {place}, {zero})");
+                self.line("slice", &format!("{slice}, dynamic_slice_sizes={{4,16}}"))
+            }
+            _ => {
+                let sum = "dimensions={0}, to_apply=%add";
+                let sum = format!("f32[16]{{0}} reduce({whole}, {nought}), {sum}");
+                let sum = self.line("reduce", &sum);
+                return self.line("spread", &format!("{WHOLE} broadcast({sum}), dimensions={{1}}"));
+            }
+        };
+        let low = self.line("convert", &format!("bf16[4,16]{{1,0}} convert({small})"));
+        let back = self.line("convert", &format!("{shape} convert({low})"));
+        self.line("pad", &format!("{WHOLE} pad({back}, {nought}), padding=0_4x0_0"))
+    }
+
     /// Rows that are gathered and read at once, and again after other things.
     fn held(&mut self) {
         let (groups, members) = self.groups();
@@ -311,7 +380,10 @@ impl Writer {
                 0 => self.scatter(),
                 1 => self.narrow(),
                 2 => self.several(),
-                3 => self.repeated(),
+                3 => match self.random.below(2) {
+                    0 => self.repeated(),
+                    _ => self.looked_up(),
+                },
                 4 => self.product(),
                 5 => self.held(),
                 _ => self.compute(),
@@ -585,7 +657,13 @@ fn rewritten(module: &Module, exact_only: bool) -> AllApplied {
     let shards =
         if module.len().is_multiple_of(3) { fit(change::find_shards(&changed)) } else { vec![] };
     let (changed, _) = change::apply(&changed, &shards).unwrap();
-    let keeps = change::find_keeps(&changed);
+    // Parts of what is gathered where they are enough; now and then the whole all the same.
+    let mut keeps: Vec<Recipe> =
+        change::find_keeps(&changed).into_iter().map(|found| found.recipe).collect();
+    if !module.len().is_multiple_of(4) {
+        keeps.sort_by_key(keeps_whole);
+    }
+    let keeps = change::compatible_keeps(&changed, keeps);
     let (changed, _) = change::apply(&changed, &keeps).unwrap();
     let buffers = if exact_only { CarriedBuffers::One } else { CarriedBuffers::Two };
     let mut pipelines = change::find_pipelines(&changed, buffers, &Shift::ALL);
@@ -635,6 +713,11 @@ fn rewritten(module: &Module, exact_only: bool) -> AllApplied {
     AllApplied { recipes, changed, how, has_unproved }
 }
 
+/// Whether a gather's result is kept, and not what is made of it.
+fn keeps_whole(recipe: &Recipe) -> bool {
+    matches!(recipe, Recipe::Keep { members, kept } if members[..1] == kept[..])
+}
+
 /// Regions around all collectives that may be cut.
 fn regions_of(module: &Module, exact_only: bool) -> Vec<change::Found> {
     let instructions = module.computations().flat_map(|of| module.instructions(of));
@@ -653,7 +736,7 @@ fn random_modules_compute_the_same() {
     let count = std::env::var("HALFLAP_REWRITES").ok().and_then(|text| text.parse().ok());
     let count: u32 = count.unwrap_or(60);
     let mut applied = [0; RecipeKind::ALL.len()];
-    let (mut regions, mut unproved) = (0, 0);
+    let (mut regions, mut parts, mut unproved) = (0, 0, 0);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("rewritten");
     fs::create_dir_all(&folder).unwrap();
     let leave = |seed: u32, what: &str, module: &Module| {
@@ -672,6 +755,7 @@ fn random_modules_compute_the_same() {
             assert!(!exact_only || how == Sameness::Exact, "seed {seed}: {recipes:?}");
             for recipe in &recipes {
                 regions += usize::from(matches!(recipe, Recipe::Region { .. }));
+                parts += usize::from(recipe.kind() == RecipeKind::Keep && !keeps_whole(recipe));
                 let at = RecipeKind::ALL.iter().position(|kind| *kind == recipe.kind());
                 applied[at.unwrap()] += 1;
             }
@@ -680,12 +764,14 @@ fn random_modules_compute_the_same() {
         }
     }
     let enough = applied.iter().all(|&number| number >= count as usize / 3);
-    let is_enough = enough && regions >= count as usize / 3;
-    assert!(is_enough, "too few of a kind were applied: {applied:?}, {regions} regions");
+    let is_enough = enough && regions >= count as usize / 3 && parts >= count as usize / 6;
+    let counts = format!("{applied:?}, {regions} regions, parts kept {parts} times");
+    assert!(is_enough, "too few of a kind were applied: {counts}");
     assert!(unproved <= count as usize / 100, "{unproved} loops are not proved");
     println!(
         "{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow, pipeline, keep, \
-         gather-again, split, two-levels), {regions} of the splits regions; \
+         gather-again, split, two-levels), {regions} of the splits regions, {parts} times parts \
+         of what was gathered were kept; \
          {unproved} loops left as they are"
     );
 }

@@ -1,13 +1,15 @@
 //! Which gathers are kept instead of being repeated: as many as fit into a part of the memory that
 //! the module's own orders leave free, starting with those that save the most for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::Decided;
-use halflap_hlo::change::{self, Recipe};
+use halflap_hlo::change::{self, FoundKeep, Recipe};
+use halflap_hlo::ids::InstrId;
 
 use super::Peaks;
 use crate::exit::Failed;
@@ -22,18 +24,24 @@ pub struct KeepLimits<'a> {
     pub budget: Budget,
 }
 
-/// A gather that is repeated in one computation.
+/// A gather that is repeated in one computation, and what can be kept for it.
 struct RepeatedGather {
     recipe: Recipe,
+    /// Those that are left out.
+    again: Vec<InstrId>,
     /// Which of the computations in their own orders.
     unit: usize,
-    /// Where the first of them is.
+    /// Where the first of what is kept is.
     at: usize,
-    size: Bytes,
-    /// The places in the order where it would be alive but is not now.
-    gaps: Vec<std::ops::Range<usize>>,
-    /// Time of gathers saved for each byte and operation that it is alive for.
+    gaps: Vec<KeptGap>,
+    /// Time of gathers saved for each byte and operation that something is alive for.
     worth: f64,
+}
+
+/// Where in the order something would be alive but is not now.
+struct KeptGap {
+    at: Range<usize>,
+    size: Bytes,
 }
 
 /// Sets of gathers to keep, the largest first.
@@ -42,12 +50,13 @@ pub fn sets(
     hlo: &Hlo,
     limits: &KeepLimits<'_>,
 ) -> Result<Vec<Vec<Recipe>>, Failed> {
-    let recipes = change::find_keeps(&hlo.module);
-    if recipes.is_empty() {
+    let found = change::find_keeps(&hlo.module);
+    if found.is_empty() {
         return Ok(Vec::new());
     }
     let own = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let repeated = ranked(recipes, hlo, &own);
+    let repeated = ranked(found, hlo, &own);
+    let every: BTreeSet<InstrId> = repeated.iter().flat_map(|one| one.again.clone()).collect();
     let levels: Vec<Vec<Bytes>> = own.iter().map(levels).collect();
     let room: Vec<Bytes> = own
         .iter()
@@ -66,12 +75,21 @@ pub fn sets(
                 levels.iter().map(|&level| Bytes(((most - level).0 as f64 * part) as i64)).collect()
             })
             .collect();
-        let fitting = repeated.iter().filter(|one| one.fits(&mut free[one.unit]));
-        let mut set: Vec<&RepeatedGather> = fitting.collect();
+        // Of several choices for a gather, the most valuable that fits.
+        let mut left_out: BTreeSet<InstrId> = BTreeSet::new();
+        let mut set: Vec<&RepeatedGather> = Vec::new();
+        for one in &repeated {
+            let is_new = one.again.iter().all(|again| !left_out.contains(again));
+            if is_new && one.fits(&mut free[one.unit]) {
+                left_out.extend(&one.again);
+                set.push(one);
+            }
+        }
         // In the text's sequence, as recipes are named.
         set.sort_by_key(|one| (one.unit, one.at));
-        let set: Vec<Recipe> = set.into_iter().map(|one| one.recipe.clone()).collect();
-        let is_all = set.len() == repeated.len();
+        let set = set.into_iter().map(|one| one.recipe.clone()).collect();
+        let set = change::compatible_keeps(&hlo.module, set);
+        let is_all = left_out == every;
         if !set.is_empty() && sets.last() != Some(&set) {
             sets.push(set);
         }
@@ -90,38 +108,60 @@ pub(super) fn levels(unit: &Decided<()>) -> Vec<Bytes> {
 }
 
 /// Repeated gathers, most valuable first.
-fn ranked(recipes: Vec<Recipe>, hlo: &Hlo, own: &[Decided<()>]) -> Vec<RepeatedGather> {
-    let mut all = Vec::new();
+fn ranked(found: Vec<FoundKeep>, hlo: &Hlo, own: &[Decided<()>]) -> Vec<RepeatedGather> {
     // Looked up only.
-    let mut ops: BTreeMap<&str, (usize, Vec<OpId>)> = BTreeMap::new();
+    let mut ops: BTreeMap<InstrId, (usize, Vec<OpId>)> = BTreeMap::new();
     for (at, unit) in own.iter().enumerate() {
         let places = &hlo.units[unit.priced.unit].lowered.places;
         for op in unit.priced.graph.ops() {
-            let name = hlo.module.instruction_name(places[op].instr);
-            ops.entry(name).or_insert_with(|| (at, Vec::new())).1.push(op);
+            ops.entry(places[op].instr).or_insert_with(|| (at, Vec::new())).1.push(op);
         }
     }
-    for recipe in recipes {
-        let members: Option<Vec<&(usize, Vec<OpId>)>> =
-            recipe.members().iter().map(|name| ops.get(name.as_str())).collect();
-        let Some(members) = members else { continue };
-        let Some(&&(unit, _)) = members.first() else { continue };
-        let runs: Vec<&[OpId]> = members.iter().map(|(_, ops)| &ops[..]).collect();
-        all.push(RepeatedGather::new(recipe, unit, &Lives { of: &own[unit], runs }));
-    }
+    let gather = |found: FoundKeep| {
+        let &(unit, _) = ops.get(found.again.first()?)?;
+        Lives { of: &own[unit], ops: &ops }.gather(found, unit)
+    };
+    let mut all: Vec<RepeatedGather> = found.into_iter().filter_map(gather).collect();
     all.sort_by(|a, b| b.worth.total_cmp(&a.worth));
     all
 }
 
-/// The nodes of repeated gathers, and the order that they are in.
+/// When the values of a computation in its own order are alive.
 struct Lives<'a> {
     of: &'a Decided<()>,
-    runs: Vec<&'a [OpId]>,
+    ops: &'a BTreeMap<InstrId, (usize, Vec<OpId>)>,
 }
 
 impl Lives<'_> {
-    /// From where to where in the order what a gather gives is alive.
-    fn span(&self, ops: &[OpId]) -> std::ops::Range<usize> {
+    /// `None` if not all of it runs.
+    fn gather(&self, found: FoundKeep, unit: usize) -> Option<RepeatedGather> {
+        let ops = |&instr: &InstrId| self.ops.get(&instr).map(|(_, ops)| &ops[..]);
+        let again = found.again.iter().map(ops).collect::<Option<Vec<_>>>()?;
+        let starts: Vec<usize> = again.iter().map(|ops| self.span(ops).start).collect();
+        let (mut gaps, mut at) = (Vec::new(), usize::MAX);
+        for kept in &found.kept {
+            let runs = std::iter::once(&kept.value).chain(&kept.instead_of);
+            let runs = runs.map(ops).collect::<Option<Vec<_>>>()?;
+            let spans: Vec<Range<usize>> = runs.iter().map(|ops| self.span(ops)).collect();
+            let size = self.size(runs[0]);
+            at = at.min(spans[0].start);
+            // From the gather on, what is gathered and left out took more.
+            let gather = |of: usize| starts.iter().copied().filter(|&at| at <= of).max();
+            let until = |of: usize| gather(of).unwrap_or(of);
+            let between =
+                |pair: &[Range<usize>]| pair[0].end..until(pair[1].start).max(pair[0].end);
+            gaps.extend(spans.windows(2).map(|pair| KeptGap { at: between(pair), size }));
+        }
+        let times = &self.of.priced.machine.times;
+        let again = again.into_iter().flatten();
+        let saved: Nanos = again.map(|&op| times.of(op)).fold(Nanos::ZERO, |a, b| a + b);
+        let held = |gap: &KeptGap| (gap.size.0 as f64 + 1.0) * (gap.at.len() as f64 + 1.0);
+        let worth = saved.0 / gaps.iter().map(held).sum::<f64>();
+        Some(RepeatedGather { recipe: found.recipe, again: found.again, unit, at, gaps, worth })
+    }
+
+    /// From where to where in the order what operations give is alive.
+    fn span(&self, ops: &[OpId]) -> Range<usize> {
         let graph = &self.of.priced.graph;
         let at = |op: OpId| self.of.result.order.pos(op).index();
         let made = ops.iter().flat_map(|&op| graph.outputs(op));
@@ -130,35 +170,28 @@ impl Lives<'_> {
         let last = used.chain(ops).map(|&op| at(op)).max().unwrap_or(first);
         first..last + 1
     }
+
+    fn size(&self, ops: &[OpId]) -> Bytes {
+        let graph = &self.of.priced.graph;
+        let made = ops.iter().flat_map(|&op| graph.outputs(op));
+        made.map(|&buffer| graph.size_alloc(buffer)).sum()
+    }
 }
 
 impl RepeatedGather {
-    fn new(recipe: Recipe, unit: usize, lives: &Lives<'_>) -> RepeatedGather {
-        let spans: Vec<_> = lives.runs.iter().map(|ops| lives.span(ops)).collect();
-        let gaps = spans.windows(2).map(|pair| pair[0].end..pair[1].start.max(pair[0].end));
-        let gaps: Vec<std::ops::Range<usize>> = gaps.collect();
-        let graph = &lives.of.priced.graph;
-        let made = lives.runs.first().into_iter().flat_map(|ops| ops.iter());
-        let made = made.flat_map(|&op| graph.outputs(op));
-        let size: Bytes = made.map(|&buffer| graph.size_alloc(buffer)).sum();
-        let times = &lives.of.priced.machine.times;
-        let again = lives.runs.iter().skip(1).flat_map(|ops| ops.iter());
-        let saved: Nanos = again.map(|&op| times.of(op)).fold(Nanos::ZERO, |a, b| a + b);
-        let held: usize = gaps.iter().map(std::ops::Range::len).sum();
-        let worth = saved.0 / ((size.0 as f64 + 1.0) * (held as f64 + 1.0));
-        let at = spans.first().map_or(0, |span| span.start);
-        RepeatedGather { recipe, unit, at, size, gaps, worth }
-    }
-
     /// Takes memory where it would be alive, if there is enough.
     fn fits(&self, free: &mut [Bytes]) -> bool {
-        let gaps = || self.gaps.iter().cloned();
-        if !gaps().all(|gap| free[gap].iter().all(|&free| free >= self.size)) {
-            return false;
+        let mut left = free.to_vec();
+        for gap in &self.gaps {
+            left[gap.at.clone()].iter_mut().for_each(|free| *free -= gap.size);
         }
-        for gap in gaps() {
-            free[gap].iter_mut().for_each(|free| *free -= self.size);
+        let is_enough = self
+            .gaps
+            .iter()
+            .all(|gap| left[gap.at.clone()].iter().all(|&left| left >= Bytes::ZERO));
+        if is_enough {
+            free.copy_from_slice(&left);
         }
-        true
+        is_enough
     }
 }

@@ -1,6 +1,6 @@
 //! What rewrites of a module did, and what each gains.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use halflap::evaluate::Change;
 use halflap::units::{Bytes, Nanos};
@@ -117,7 +117,7 @@ pub(super) fn spent<T>(subject: &Subject, all: &[Decided<T>]) -> CollectiveTimes
 /// Recipes with their names and what they gain.
 pub(super) fn named(
     recipes: Vec<(Recipe, String)>,
-    old: &Module,
+    [old, new]: [&Module; 2],
     Change { before, after }: &Change<CollectiveTimes>,
 ) -> Vec<Applied> {
     let places: BTreeMap<&str, String> = old
@@ -127,6 +127,7 @@ pub(super) fn named(
         .map(|instr| (old.instruction_name(instr), old.source(instr)))
         .collect();
     let names = numbered(recipes.iter().map(|(recipe, _)| recipe));
+    let sizes = sizes_of_kept(new, &recipes);
     // What the collectives that a recipe made took before it made them, in equal parts.
     let mut made: BTreeMap<String, Spent> = BTreeMap::new();
     let one = |((recipe, into), name): ((Recipe, String), String)| {
@@ -137,7 +138,12 @@ pub(super) fn named(
         let part = Spent { time: total.time * share, exposed: total.exposed * share, ..total };
         made.extend(into.split(", ").map(|name| (name.to_owned(), part)));
         let one = recipe.members().first().and_then(|member| before.get(member));
-        let size = one.or_else(|| after.get(&into)).map_or(Bytes::ZERO, |spent| spent.size);
+        let size = match &recipe {
+            Recipe::Keep { kept, .. } => {
+                kept.iter().filter_map(|name| sizes.get(name)).copied().sum()
+            }
+            _ => one.or_else(|| after.get(&into)).map_or(Bytes::ZERO, |spent| spent.size),
+        };
         let first = recipe.members().first().and_then(|member| places.get(member.as_str()));
         Applied {
             name,
@@ -150,6 +156,20 @@ pub(super) fn named(
         }
     };
     recipes.into_iter().zip(names).map(one).collect()
+}
+
+/// The sizes of what is kept, by name: it keeps its name, whatever else changes it.
+fn sizes_of_kept(new: &Module, recipes: &[(Recipe, String)]) -> BTreeMap<String, Bytes> {
+    let kept = |recipe: &Recipe| match recipe {
+        Recipe::Keep { kept, .. } => kept.clone(),
+        _ => Vec::new(),
+    };
+    let names: BTreeSet<String> = recipes.iter().flat_map(|(recipe, _)| kept(recipe)).collect();
+    let all = new.computations().flat_map(|computation| new.instructions(computation));
+    all.map(|instr| (new.instruction_name(instr).to_owned(), instr))
+        .filter(|(name, _)| names.contains(name))
+        .map(|(name, instr)| (name, new.size_in(&new.instruction(instr).shape, 0)))
+        .collect()
 }
 
 impl Spent {
@@ -218,6 +238,7 @@ impl ModuleChanges {
                 "exposed_before": applied.before.exposed.0,
                 "exposed": applied.after.map_or(0.0, |after| after.exposed.0),
                 "gain": gain.map_or(0.0, |gain| gain.0),
+                "kept": applied.kept(),
                 "kept_bytes": applied.size_if(RecipeKind::Keep).map(|size| size.0),
                 "freed_bytes": applied.size_if(RecipeKind::Again).map(|size| size.0),
             })
@@ -251,11 +272,29 @@ impl Applied {
             false => format!(", {}", printable_end(&self.place, 60)),
         };
         let memory = match self.recipe.kind() {
-            RecipeKind::Keep => format!(", {} kept between them", self.size),
+            RecipeKind::Keep => format!(", {}{} kept between them", self.size, self.parts()),
             RecipeKind::Again => format!(", {} freed between them", self.size),
             _ => String::new(),
         };
         format!("{} {members} into {}: {time}{memory}{place}", self.name, printable(&self.into))
+    }
+
+    /// Of what something is kept, if it is not what was gathered.
+    fn parts(&self) -> String {
+        match self.kept() {
+            Some([first, more @ ..]) if *first != self.into => match more.len() {
+                0 => format!(" of {}", printable(first)),
+                more => format!(" of {} and {more} more", printable(first)),
+            },
+            _ => String::new(),
+        }
+    }
+
+    fn kept(&self) -> Option<&[String]> {
+        match &self.recipe {
+            Recipe::Keep { kept, .. } => Some(kept),
+            _ => None,
+        }
     }
 
     fn size_if(&self, kind: RecipeKind) -> Option<Bytes> {

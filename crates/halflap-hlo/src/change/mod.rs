@@ -7,6 +7,7 @@
 
 mod again;
 mod axes;
+mod given;
 mod keep;
 mod later;
 mod levels;
@@ -69,10 +70,12 @@ pub enum Recipe {
         buffers: CarriedBuffers,
     },
     /// Several all-gathers with the same result become one, the first, and its result is kept for
-    /// the readers of the others.
+    /// the readers of the others, or what the first one's readers made of it.
     Keep {
         /// The all-gathers, in the text's sequence.
         members: Vec<String>,
+        /// What is kept: the first of them, or values that are made of it.
+        kept: Vec<String>,
     },
     /// An all-gather is done again for its later readers, and its first result is not kept for
     /// them.
@@ -211,7 +214,7 @@ impl Recipe {
             | Recipe::Levels { collective: member, .. } => std::slice::from_ref(member),
             Recipe::Merge { members }
             | Recipe::Pipeline { members, .. }
-            | Recipe::Keep { members }
+            | Recipe::Keep { members, .. }
             | Recipe::Region { members, .. } => members,
         }
     }
@@ -224,6 +227,28 @@ pub struct Found {
     pub recipe: Recipe,
     /// Whether it keeps every bit; others change the order of summation.
     pub is_exact: bool,
+}
+
+/// All-gathers that need not be repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundKeep {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The all-gathers that are left out.
+    pub again: Vec<InstrId>,
+    /// What stays in memory instead, in text order.
+    pub kept: Vec<KeptValue>,
+}
+
+/// A value that stays in memory, so that it is not computed again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptValue {
+    /// What computes it.
+    pub value: InstrId,
+    /// What would compute it again.
+    pub instead_of: Vec<InstrId>,
 }
 
 /// An all-gather that can be done again for its later readers.
@@ -554,17 +579,37 @@ pub fn loop_around(module: &Module, instruction: &str) -> Option<String> {
     subject.loops().find(runs).map(|looped| module.instruction_name(looped).to_owned())
 }
 
-/// The all-gathers that give what an earlier one gives, with that one.
-pub fn find_keeps(module: &Module) -> Vec<Recipe> {
+/// The all-gathers that give what an earlier one gives, with that one and with what can be kept. If
+/// something smaller can be kept in place of what is gathered, that is another choice.
+pub fn find_keeps(module: &Module) -> Vec<FoundKeep> {
     let subject = RecipeSubject::new(module);
     let named = subject.named();
-    let name = |member: &InstrId| module.instruction_name(*member).to_owned();
-    keep::classes(&subject)
-        .into_iter()
-        .map(|members| members.iter().map(name).collect::<Vec<String>>())
-        .filter(|members| members.iter().all(|name| named.contains_key(name.as_str())))
-        .map(|members| Recipe::Keep { members })
-        .collect()
+    let is_named = |found: &FoundKeep| match &found.recipe {
+        Recipe::Keep { members, kept } => {
+            members.iter().chain(kept).all(|name| named.contains_key(name.as_str()))
+        }
+        _ => false,
+    };
+    keep::found(&subject).into_iter().filter(is_named).collect()
+}
+
+/// Those recipes to keep something that can be applied together, the first of those that cannot.
+pub fn compatible_keeps(module: &Module, mut recipes: Vec<Recipe>) -> Vec<Recipe> {
+    let subject = RecipeSubject::new(module);
+    let named = subject.named();
+    let mut meanings = given::GivenValues::new(&subject);
+    // The draft is discarded: it only shows which recipes are compatible.
+    let mut draft = Draft::new(module);
+    recipes.retain(|recipe| {
+        let Recipe::Keep { members, kept } = recipe else { return false };
+        let find = |name: &String| named.get(name.as_str()).copied();
+        let members: Option<Vec<InstrId>> = members.iter().map(find).collect();
+        let kept: Option<Vec<InstrId>> = kept.iter().map(find).collect();
+        let (Some(members), Some(kept)) = (members, kept) else { return false };
+        let plan = keep::plan(&mut meanings, &members, &kept);
+        plan.is_ok_and(|plan| plan.write(&mut draft).is_ok())
+    });
+    recipes
 }
 
 /// The all-gathers that can be done again for their later readers, wherever these can begin, in
@@ -673,7 +718,7 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
         found.ok_or_else(|| ChangeError::Unknown { name: name.clone() })
     };
     let mut offsets = offsets::Offsets::new(module);
-    let mut meanings = keep::GivenValues::new(&subject);
+    let mut meanings = given::GivenValues::new(&subject);
     let mut draft = Draft::new(module);
     let mut into = Vec::with_capacity(recipes.len());
     for recipe in recipes {
@@ -693,9 +738,12 @@ pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>
             (Recipe::Pipeline { buffers, .. }, members) => pipeline::plan_of(&subject, members)
                 .and_then(|plan| plan.write(&mut draft, *buffers))
                 .map_err(refused)?,
-            (Recipe::Keep { .. }, members) => keep::plan(&mut meanings, members)
-                .and_then(|plan| plan.write(&mut draft))
-                .map_err(refused)?,
+            (Recipe::Keep { kept, .. }, members) => {
+                let kept = kept.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+                keep::plan(&mut meanings, members, &kept)
+                    .and_then(|plan| plan.write(&mut draft))
+                    .map_err(refused)?
+            }
             (Recipe::Again { from, .. }, &[member]) => again::plan(&subject, member, find(from)?)
                 .and_then(|plan| plan.write(&mut draft))
                 .map_err(refused)?,
