@@ -164,8 +164,6 @@ struct Tried<T> {
     recipes: Vec<(Recipe, String)>,
     subject: Subject,
     all: Vec<Decided<T>>,
-    /// Whether the orders were searched with the requested effort.
-    is_searched: bool,
 }
 
 /// The best sets of recipes, by a quick search.
@@ -295,6 +293,9 @@ impl<T> Maker<'_, T> {
             return Ok(Chosen { is_tried: false, ..kept });
         }
         let (tried, sameness) = match self.best_of_both(allowed, Some(&alone))? {
+            Some(tried) if !self.is_promising(&tried)? => {
+                return Ok(kept("none that was tried makes the step shorter", alone));
+            }
             Some(tried) => match self.proved_part(self.without(tried, without)?, allowed)? {
                 Some(proved) => proved,
                 None => return Ok(kept("none of those that help could be proved", alone)),
@@ -315,6 +316,18 @@ impl<T> Maker<'_, T> {
         let changed = Some((subject, all));
         let (alone, kept_because, is_tried) = (None, "", true);
         Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
+    }
+
+    /// Whether a quick search finds an order at least as short as that for the module as it is: if
+    /// not, more effort for both finds none either.
+    fn is_promising(&self, tried: &Tried<T>) -> Result<bool, Failed> {
+        let quick =
+            |subject: &Subject| match self.search.search(subject, self.rung.quick(), &self.peaks) {
+                Ok(all) => Ok(step(&all).0),
+                Err(Failed::BadInput(_)) => Ok(f64::INFINITY),
+                Err(failed) => Err(failed),
+            };
+        Ok(quick(&tried.subject)? <= quick(self.subject)?)
     }
 
     /// The recipes with which a module fits into memory that does not fit as it is: the shortest
@@ -343,20 +356,21 @@ impl<T> Maker<'_, T> {
 
     /// The same with orders of the requested effort.
     fn searched(&self, tried: Tried<T>) -> Result<Tried<T>, Failed> {
-        if tried.is_searched {
-            return Ok(tried);
-        }
-        match self.search.search(&tried.subject, self.rung, &self.peaks) {
-            Ok(all) => Ok(Tried { all, is_searched: true, ..tried }),
-            // The quick search found orders that fit.
+        self.searched_at(self.rung, tried)
+    }
+
+    fn searched_at(&self, rung: Rung, tried: Tried<T>) -> Result<Tried<T>, Failed> {
+        match self.search.search(&tried.subject, rung, &self.peaks) {
+            Ok(all) => Ok(Tried { all, ..tried }),
+            // The first search found orders that fit.
             Err(Failed::BadInput(_)) => Ok(tried),
             Err(failed) => Err(failed),
         }
     }
 
     /// The best set of recipes, with gathers that are done again only if these are shorter than
-    /// without, by the requested effort: they add communication, which quick searches hide worse or
-    /// better than others do.
+    /// without, by a quick search and not only by half of one: they add communication, which such
+    /// searches hide worse or better than others do.
     fn best_of_both(
         &self,
         allowed: &AllowedRecipes,
@@ -364,7 +378,10 @@ impl<T> Maker<'_, T> {
     ) -> Result<Option<Tried<T>>, Failed> {
         let BestSets { without, with } = self.best(allowed, in_order)?;
         let (without, with) = match (without, with) {
-            (Some(without), Some(with)) => (self.searched(without)?, self.searched(with)?),
+            (Some(without), Some(with)) => {
+                let search = |tried| self.searched_at(self.rung.quick(), tried);
+                (search(without)?, search(with)?)
+            }
             (without, with) => return Ok(without.or(with)),
         };
         let is_shorter = step(&with.all).0 < step(&without.all).0 * (1.0 - LEAST);
@@ -592,7 +609,7 @@ impl<T> Maker<'_, T> {
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
         match self.search.search(&subject, self.rung.sketched(), &self.peaks) {
-            Ok(all) => Ok(Some(Tried { recipes, subject, all, is_searched: false })),
+            Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),
             Err(failed) => Err(failed),

@@ -31,7 +31,7 @@ use crate::put::{Asked, put};
 use crate::rewrite;
 use crate::rewrite_module::{self, ImprovedModule, ModuleChanges, Peaks};
 use crate::runtime::interrupt::Listening;
-use crate::search::{Rung, SearchOutcome, Wanted, best, requested, search};
+use crate::search::{KnownSearches, Rung, SearchOutcome, Wanted, best, requested};
 use crate::show::{
     self, Measure, ROWS, SECTIONS, Section, ShownModule, host_line, program, step_line,
 };
@@ -97,7 +97,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         };
     }
     let all = match args.passes.is_empty() {
-        true => all_searched(&subject, args, Rung::asked(&args.search), &Peaks::new())?,
+        true => ModuleSearch::new(args).all(&subject, Rung::asked(&args.search), &Peaks::new())?,
         false => source.walk(|priced| passed(priced, args))?,
     };
     Ok(Box::new(Done::new(subject, all, args)))
@@ -105,8 +105,8 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
 
 /// A module, changed where that makes its step shorter.
 fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>, Failed> {
-    let search =
-        |subject: &Subject, rung: Rung, peaks: &Peaks| all_searched(subject, args, rung, peaks);
+    let search = ModuleSearch::new(args);
+    let search = |subject: &Subject, rung: Rung, peaks: &Peaks| search.all(subject, rung, peaks);
     let ImprovedModule { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
     Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
 }
@@ -199,53 +199,67 @@ fn is_interrupted(all: &[DecidedUnit]) -> bool {
         .any(|unit| matches!(&unit.found, OrderOrigin::Searched(found) if found.is_interrupted))
 }
 
-/// The best orders of all units. Search time that belongs to no single unit is counted in the last
-/// one.
-fn all_searched(
-    subject: &Subject,
-    args: &args::Schedule,
-    from: Rung,
-    peaks: &Peaks,
-) -> Result<Vec<DecidedUnit>, Failed> {
-    let started = Instant::now();
-    let (source, is_chained) = (&subject.source, args.order_collectives.is_some());
-    let walk = |rung: Rung| {
-        let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
-        source.walk(|priced| {
-            let peak_before = peaks.get(source.name_of(priced.unit)).copied();
-            searched(subject, priced, &Wanted { peak_before, ..wanted })
-        })
-    };
-    let is_at_bound = |unit: &DecidedUnit| match &unit.found {
-        OrderOrigin::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
-        _ => true,
-    };
-    let is_last = |all: &[DecidedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
-    let mut all = best(&args.search, from, walk, is_last)?;
-    let mut rest = started.elapsed().as_secs_f64();
-    let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
-        OrderOrigin::Searched(found) => Some(found),
-        _ => None,
-    });
-    let mut found: Vec<&mut SearchOutcome> = found.collect();
-    rest -= found.iter().map(|found| found.seconds).sum::<f64>();
-    if let Some(last) = found.last_mut() {
-        last.seconds += rest.max(0.0);
-    }
-    Ok(all)
+/// Searches for the orders of programs that differ little.
+struct ModuleSearch<'a> {
+    args: &'a args::Schedule,
+    known: KnownSearches,
 }
 
-/// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
-fn searched(
-    subject: &Subject,
-    priced: &Priced,
-    wanted: &Wanted<'_>,
-) -> Result<(halflap::order::Order, OrderOrigin), Failed> {
-    if subject.hlo.is_some() && !wanted.source.workload.units[priced.unit].communicates() {
-        return Ok((priced.input.order.clone(), OrderOrigin::Kept));
+impl ModuleSearch<'_> {
+    fn new(args: &args::Schedule) -> ModuleSearch<'_> {
+        ModuleSearch { args, known: KnownSearches::default() }
     }
-    let (order, outcome) = search(wanted, priced)?;
-    Ok((order, OrderOrigin::Searched(outcome)))
+
+    /// The best orders of all units. Search time that belongs to no single unit is counted in the
+    /// last one.
+    fn all(
+        &self,
+        subject: &Subject,
+        from: Rung,
+        peaks: &Peaks,
+    ) -> Result<Vec<DecidedUnit>, Failed> {
+        let started = Instant::now();
+        let (source, args) = (&subject.source, self.args);
+        let is_chained = args.order_collectives.is_some();
+        let walk = |rung: Rung| {
+            let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
+            source.walk(|priced| {
+                let peak_before = peaks.get(source.name_of(priced.unit)).copied();
+                self.one(subject, priced, &Wanted { peak_before, ..wanted })
+            })
+        };
+        let is_at_bound = |unit: &DecidedUnit| match &unit.found {
+            OrderOrigin::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
+            _ => true,
+        };
+        let is_last = |all: &[DecidedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
+        let mut all = best(&args.search, from, walk, is_last)?;
+        let mut rest = started.elapsed().as_secs_f64();
+        let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
+            OrderOrigin::Searched(found) => Some(found),
+            _ => None,
+        });
+        let mut found: Vec<&mut SearchOutcome> = found.collect();
+        rest -= found.iter().map(|found| found.seconds).sum::<f64>();
+        if let Some(last) = found.last_mut() {
+            last.seconds += rest.max(0.0);
+        }
+        Ok(all)
+    }
+
+    /// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
+    fn one(
+        &self,
+        subject: &Subject,
+        priced: &Priced,
+        wanted: &Wanted<'_>,
+    ) -> Result<(halflap::order::Order, OrderOrigin), Failed> {
+        if subject.hlo.is_some() && !wanted.source.workload.units[priced.unit].communicates() {
+            return Ok((priced.input.order.clone(), OrderOrigin::Kept));
+        }
+        let (order, outcome) = self.known.search(wanted, priced)?;
+        Ok((order, OrderOrigin::Searched(outcome)))
+    }
 }
 
 /// The passes' result for a graph.

@@ -1,15 +1,17 @@
 //! The optimizer, as requested on the command line.
 
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Instant;
 
-use halflap::graph::Edges;
+use halflap::graph::{Edges, Graph};
 use halflap::improve::{Allowed, ImproveError, Improved, PlanOrder, Request, improve};
 use halflap::memory::Budget;
 use halflap::optimize::{OptimizeError, Optimized, SoFar, Task, optimize_so_far};
 use halflap::order::Order;
 use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
-use halflap::simulate::{Bound, Bounded};
+use halflap::simulate::{Bound, Bounded, Machine};
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced, Search};
 use halflap_report::OptimizerRun;
@@ -22,6 +24,7 @@ use crate::progress::Bar;
 use crate::source::ProgramSource;
 
 /// The results of a search, besides the order.
+#[derive(Clone)]
 pub struct SearchOutcome {
     pub bound: Bound,
     pub robustness: Robustness,
@@ -63,6 +66,11 @@ impl Rung {
     /// The same with the effort that rewrites are tried with.
     pub fn sketched(self) -> Rung {
         Rung { effort: EffortArg::Sketch, ..self }
+    }
+
+    /// The same with little effort.
+    pub fn quick(self) -> Rung {
+        Rung { effort: EffortArg::Quick, ..self }
     }
 
     /// The base of the limit that is used: what was asked for, or the input order's peak.
@@ -191,11 +199,15 @@ impl Wanted<'_> {
 
 /// The best order of a unit, whose limit is relative to what its input order needs.
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutcome), Failed> {
+    sought(wanted, priced).map_err(|error| failed(wanted, priced, error))
+}
+
+fn sought(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutcome), OptimizeError> {
     let (found, seconds) = timed(wanted, priced, optimize_so_far);
-    let SoFar { best, is_stopped, .. } = found.map_err(|error| failed(wanted, priced, error))?;
+    let SoFar { best, is_stopped, .. } = found?;
     // A program that calls us does not want a partial result.
     if is_stopped && ask::is_called() {
-        return Err(Failed::Stopped);
+        return Err(OptimizeError::Stopped);
     }
     let MemoryLimits { asked, used } = MemoryLimits::of(wanted, priced);
     let Optimized { order, bound, step_time, robustness, input_kept, .. } = best;
@@ -209,6 +221,69 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutc
         order,
         SearchOutcome { bound, robustness, input_kept, limit: asked, seconds, is_interrupted },
     ))
+}
+
+/// The searches of one command, each done once: rewrites leave most computations of a module as
+/// they are, and choosing with less effort tries what choosing with more has tried.
+#[derive(Default)]
+pub struct KnownSearches {
+    all: RefCell<Vec<KnownSearch>>,
+}
+
+/// A search and its result, which depends on nothing else but the command's arguments.
+struct KnownSearch {
+    graph: Arc<Graph>,
+    machine: Machine,
+    limits: MemoryLimits,
+    effort: EffortArg,
+    found: KnownOrder,
+}
+
+#[derive(Clone)]
+enum KnownOrder {
+    Best(Order, Box<SearchOutcome>),
+    NoneWithin { limit: Bytes, smallest: Bytes },
+}
+
+impl KnownSearches {
+    /// The same as [`search`].
+    pub fn search(
+        &self,
+        wanted: &Wanted<'_>,
+        priced: &Priced,
+    ) -> Result<(Order, SearchOutcome), Failed> {
+        let (limits, effort) = (MemoryLimits::of(wanted, priced), wanted.rung.effort);
+        let is_same = |known: &&KnownSearch| {
+            known.effort == effort
+                && known.limits == limits
+                && known.machine == priced.machine
+                && known.graph == priced.graph
+        };
+        let known = self.all.borrow().iter().find(is_same).map(|known| known.found.clone());
+        let found = match known {
+            Some(KnownOrder::Best(order, outcome)) => {
+                return Ok((order, SearchOutcome { seconds: 0.0, ..*outcome }));
+            }
+            Some(KnownOrder::NoneWithin { limit, smallest }) => {
+                Err(OptimizeError::NoOrderWithin { limit, smallest })
+            }
+            None => sought(wanted, priced),
+        };
+        let known = match &found {
+            Ok((order, outcome)) if !outcome.is_interrupted => {
+                Some(KnownOrder::Best(order.clone(), Box::new(outcome.clone())))
+            }
+            &Err(OptimizeError::NoOrderWithin { limit, smallest }) => {
+                Some(KnownOrder::NoneWithin { limit, smallest })
+            }
+            _ => None,
+        };
+        if let Some(found) = known {
+            let (graph, machine) = (priced.graph.clone(), priced.machine.clone());
+            self.all.borrow_mut().push(KnownSearch { graph, machine, limits, effort, found });
+        }
+        found.map_err(|error| failed(wanted, priced, error))
+    }
 }
 
 /// The lower bound of all orders within a limit, sharpened by a known order's step.
@@ -251,6 +326,7 @@ pub fn improved(
 }
 
 /// The most that may be alive.
+#[derive(Clone, Copy, PartialEq)]
 struct MemoryLimits {
     asked: Bytes,
     /// On this rung.

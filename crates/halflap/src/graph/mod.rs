@@ -188,6 +188,13 @@ pub struct Graph {
     gates: Csr<OpId, OpId>,
 }
 
+/// A graph follows from its parts.
+impl PartialEq for Graph {
+    fn eq(&self, other: &Graph) -> bool {
+        self.parts == other.parts
+    }
+}
+
 /// Edges of one kind between operations, without duplicates, ascending.
 #[derive(Clone, Debug)]
 struct Adjacency {

@@ -46,7 +46,7 @@ use crate::units::Nanos;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Machine {
     /// The streams of collectives.
