@@ -15,15 +15,16 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
 from cases import CASES, CORRECT  # noqa: E402
 from command import HALFLAP  # noqa: E402
 from mixed import MIXED_CORRECT, MIXED_FAULTS  # noqa: E402
+from optimised import OPTIMISED_CORRECT, OPTIMISED_FAULTS  # noqa: E402
 from others import OTHER_CORRECT, OTHER_FAULTS  # noqa: E402
 from paths import PATH_CORRECT, PATH_FAULTS  # noqa: E402
 from spread import FAULTS, HARMLESS  # noqa: E402
 from steps import STEP_CORRECT, STEP_FAULTS  # noqa: E402
-from walk import build, debug, shows_as_said, wrong  # noqa: E402
+from walk import alarm, build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py), [others.py](../tests/faults/others.py), [mixed.py](../tests/faults/mixed.py) and [paths.py](../tests/faults/paths.py), each run {times} on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank, `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py --times 3` regenerates this page; made on {date}.
+What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py), [spread.py](../tests/faults/spread.py), [steps.py](../tests/faults/steps.py), [others.py](../tests/faults/others.py), [mixed.py](../tests/faults/mixed.py), [paths.py](../tests/faults/paths.py) and [optimised.py](../tests/faults/optimised.py), each run {times} on one rank and on eight where that makes sense. `found` counts the reports with the right kind, kernel (or buffer) and rank (for an index out of range, the notes with the right words), `again` how often the report's command reproduced the fault, `said` how often the report was right about whether it would. `python3 bench/faults.py --times 3` regenerates this page; made on {date}.
 
 | fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -74,13 +75,10 @@ def alarms(cases, times, library):
     for case, ranks in (
         (case, ranks) for case in cases for ranks in case.ranks for _ in range(times)
     ):
-        code, report, errors, _ = debug(HALFLAP, case, ranks, library)
-        if code:
-            print(
-                f"{case.name} on {ranks}: {report['finding']['what'] if report else errors}",
-                file=sys.stderr,
-            )
-        wrongly, runs = wrongly + (code != 0), runs + 1
+        problem = alarm(debug(HALFLAP, case, ranks, library))
+        if problem:
+            print(f"{case.name} on {ranks}: {problem}", file=sys.stderr)
+        wrongly, runs = wrongly + (problem is not None), runs + 1
     return wrongly, runs
 
 
@@ -95,8 +93,8 @@ def main():
     )
     parser.add_argument("-o", "--output", default=str(ROOT / "docs" / "faults.md"))
     args = parser.parse_args()
-    cases = FAULTS + STEP_FAULTS + OTHER_FAULTS + MIXED_FAULTS + PATH_FAULTS
-    correct = HARMLESS + STEP_CORRECT + OTHER_CORRECT + MIXED_CORRECT + PATH_CORRECT
+    cases = FAULTS + STEP_FAULTS + OTHER_FAULTS + MIXED_FAULTS + PATH_FAULTS + OPTIMISED_FAULTS
+    correct = HARMLESS + STEP_CORRECT + OTHER_CORRECT + MIXED_CORRECT + PATH_CORRECT + OPTIMISED_CORRECT
     if not args.spread:
         cases, correct = CASES + cases, CORRECT + correct
     with tempfile.TemporaryDirectory() as folder:

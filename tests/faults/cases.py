@@ -25,10 +25,15 @@ class Case:
     sums: bool = True
     ending: str | None = None
     iteration: tuple | None = None
+    #: Words of the note that is given instead of a finding.
+    note: tuple | None = None
+
+    def text(self, ranks):
+        return text(self, ranks)
 
 
 def text(case, ranks):
-    """The module of a case."""
+    """The module of a body."""
     group = ",".join(map(str, range(ranks)))
     reduce = (
         f"all-reduce(result), channel_id=1, replica_groups={{{{{group}}}}}, use_global_device_ids=true, to_apply=add"

@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from cases import LIBRARY, text
+from cases import LIBRARY
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -24,7 +24,7 @@ def debug(halflap, case, ranks, library):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         module = folder / "module.txt"
-        module.write_text(text(case, ranks))
+        module.write_text(case.text(ranks))
         options = [str(library) if option == LIBRARY else option for option in case.options]
         if case.inputs:
             given = folder / "inputs"
@@ -50,7 +50,9 @@ def reproduce(halflap, command):
 
 def wrong(case, answer):
     """What is wrong with an answer, or nothing."""
-    code, report, errors, shown = answer
+    code, report, errors, _ = answer
+    if case.note and report:
+        return None if code == 0 and has_note(case, report) else f"notes are {report['notes']}"
     if code != 1 or not report:
         return f"exit {code}: {errors or report}"
     found = report["finding"]
@@ -64,9 +66,25 @@ def wrong(case, answer):
     return None
 
 
+def has_note(case, report):
+    return any(all(word in note for word in case.note) for note in report["notes"])
+
+
+def alarm(answer):
+    """What is wrong with the answer for a correct program, or nothing."""
+    code, report, errors, _ = answer
+    if code or not report:
+        return report["finding"]["what"] if report else errors
+    if report["finding"]:
+        return report["finding"]["what"]
+    return next((note for note in report["notes"] if "is given index" in note), None)
+
+
 def shows_as_said(answer):
     """Whether the command of the report does what the report says of it. A wrong input is refused,
-    with code 2."""
+    with code 2; a note has no command."""
     _, report, _, shown = answer
+    if not report["finding"]:
+        return True
     refused = shown == 2 and report["finding"]["kind"] != "wrong-input"
     return report["finding"]["shows_again"] == (shown != 0 and not refused)
