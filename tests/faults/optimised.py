@@ -142,6 +142,8 @@ OPTIMISED_FAULTS = [
     fault("label-beyond-the-classes", "a label that is no class, which JAX fills with NaN, in a loss", "cross_entropy", "multiply_negate_fusion", {1: with_one(4, 16)}, kinds=("nan",)),
     # NaN that mark elements, and are then summed.
     fault("mean-of-marked-elements", "a mean over elements of which NaN marks some", "marked_mean", "wrapped_reduce-window", kinds=("nan",)),
+    fault("token-filled-into-a-product", "a token beyond the table, which JAX fills with NaN, in a product of matrices", "filled_product", "ynn_fusion", {1: with_one(4, 16)}, kinds=("nan",)),
+    fault("failed-factor-in-a-fusion", "a Cholesky factor of a matrix that is not positive definite, which a fusion replaces", "factor", "broadcast_select_fusion", {1: all_of(-9.0)}, kinds=("nan",)),
     # Numbers.
     fault("softmax-without-its-maximum", "exponentials of large scores that are not shifted", "softmax_of_large", "multiply_exponential_fusion", {0: positive, 1: all_of(10.0)}),
     fault("variance-of-a-constant-row", "a row of equal numbers, normalised without an epsilon", "layer_norm", "multiply_rsqrt_fusion", {0: flat_row(0.5)}),
@@ -174,7 +176,7 @@ OPTIMISED_CORRECT = [
     case("correct-clipped-tokens", "tokens beyond the table that the program clips", "embedding_clipped", {1: with_one(5, 99)}),
     case("correct-filled-tokens", "tokens beyond the table, whose rows the program fills with zeros", "embedding_filled", {1: with_one(5, 99)}),
     case("correct-windows", "slices in a fused loop body that fit", "windows_by_two"),
-    case("correct-cache", "updates of a cache in a fused loop body that fit", "cache_by_two"),
+    case("correct-fused-cache", "updates of a cache in a fused loop body that fit", "cache_by_two"),
     case("correct-lookups-in-a-loop", "tokens of all microbatches that are rows of the table", "lookups_in_a_loop"),
     case("correct-clamped-slice", "a slice whose start the program clamps", "clamped_slice", {2: all_of(40)}),
     case("correct-other-branch", "a token beyond the table, in the branch that is not taken", "lookup_in_a_branch", {0: all_of(-1.0), 1: with_one(7, 99)}),
@@ -183,6 +185,8 @@ OPTIMISED_CORRECT = [
     case("correct-mean-of-unmarked", "a mean that leaves out the elements that NaN marks", "nan_aware_mean"),
     case("correct-marks-in-a-branch", "NaN that a fusion in a branch marks elements with", "marked_in_a_branch", {0: positive}),
     case("correct-rows-filled-in-turn", "an array of NaN that a loop fills, except for its end", "filled_up"),
+    case("correct-masked-scores-in-a-loop", "infinities and NaN that fusions in a loop body mask and mark with", "masked_scores_in_a_loop"),
+    case("correct-factor-in-a-fusion", "a Cholesky factor of a good matrix", "factor", {1: lambda rank, usual: [9.0 * (place % 9 == 0) for place in range(64)]}),
     case("correct-causal-attention", "scores that a fusion masks with infinities", "causal_attention"),
     case("correct-padded-attention", "attention of rows of which each has a key", "padded_attention", {2: lambda rank, usual: [8.0, 1.0, 3.0] + [8.0] * 5}),
     case("correct-blockwise-attention", "a running maximum that begins at minus infinity, in a loop", "blockwise_attention"),

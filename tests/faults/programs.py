@@ -213,6 +213,27 @@ def least_of_ranks(x, y):
     return jnp.where(jnp.isinf(least), 0, least) + y
 
 
+@program(SQUARE, SQUARE)
+def factor(x, y):
+    return jnp.linalg.cholesky(x @ x.T + y)
+
+
+@program(TABLE, TOKENS, of(4, 4))
+def filled_product(table, tokens, weights):
+    return jnp.take(table, tokens, axis=0) @ weights
+
+
+@program(of(6, 16), ROW)
+def masked_scores_in_a_loop(rows, y):
+    def turn(state, row):
+        scores = jnp.where(row > 0, row, -jnp.inf)
+        weights = jnp.exp(scores - scores.max())
+        return state + weights.sum(), jnp.log(weights.sum()) * jnp.where(row > 0, 1.0, jnp.nan)
+
+    total, marks = lax.scan(turn, 0.0, rows)
+    return total + y, marks
+
+
 # Numbers that overflow, and what becomes of them.
 
 
@@ -350,9 +371,11 @@ def bare(text):
     start = re.search(r"^(%|ENTRY)", rest, re.M).start()
     text = re.sub(r", entry_computation_layout=.*", "", head)
     text += re.search(r", num_partitions=\d+", head)[0] if "num_partitions" in head else ""
-    rest = re.sub(r", (metadata=\{[^}]*\}|frontend_attributes=\{[^}]*\})", "", rest[start:])
-    rest = re.sub(r", backend_config=\{.*\}$", "", rest, flags=re.M)
-    return f"{text}\n\n{rest.strip()}\n"
+    rest = re.sub(r', (metadata|frontend_attributes)=\{([^"}]|"[^"]*")*\}', "", rest[start:])
+    lines = rest.strip().split("\n")
+    own = [line if "custom-call" in line else line.split(", backend_config=")[0] for line in lines]
+    rest = "\n".join(own)
+    return f"{text}\n\n{rest}\n"
 
 
 if __name__ == "__main__":
