@@ -13,8 +13,8 @@ use halflap_hlo::LoweredModule;
 use halflap_hlo::Module;
 use halflap_hlo::plan::build;
 use halflap_run::check::{
-    Checks, EXIT_CODE, Fault, Filter, Forbidden, MemorySource, Side, Strictness, ValueLevel,
-    ValueOptions, catch_faults, read_values,
+    Checks, EXIT_CODE, Fault, Filter, Forbidden, MemorySource, Origins, Side, Strictness,
+    ValueLevel, ValueOptions, catch_faults, read_values,
 };
 use halflap_run::exec::{Failure, Options, Outcome, Prepared, run};
 use halflap_run::kernel::Libraries;
@@ -56,7 +56,8 @@ impl Job {
         })
         .unwrap();
         Fault::spoil(&self.options.checks.faults, &mut program).unwrap();
-        Prepared::new(&self.module, &program, &self.libraries).unwrap()
+        let looks_inside = self.options.checks.origins.is_some();
+        Prepared::compile(&self.module, &program, &self.libraries, looks_inside).unwrap()
     }
 
     fn run_as(&self, program: Prepared) -> Result<Outcome, Failure> {
@@ -175,6 +176,54 @@ fn a_rank_that_stands_for_another_is_called_that() {
     job.options.stands_for = Some((5, 8));
     let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
     assert_eq!((found.rank, found.kernel.as_str()), (5, "x"));
+}
+
+const FUSED: &str = "far {
+ x = f32[4] parameter(0)
+ i = s32[] parameter(1)
+ two = s32[] constant(2)
+ j = s32[] multiply(i, two)
+ ROOT d = f32[2] dynamic-slice(x, j), dynamic_slice_sizes={2}
+}
+marks {
+ y = f32[4] parameter(0)
+ least = f32[] constant(-2.5)
+ limit = f32[4] broadcast(least), dimensions={}
+ m = pred[4] compare(y, limit), direction=GT
+ none = f32[] constant(nan)
+ nones = f32[4] broadcast(none), dimensions={}
+ ROOT s = f32[4] select(m, y, nones)
+}
+total {
+ w = f32[4] parameter(0)
+ z = f32[] constant(0)
+ ROOT q = f32[] reduce(w, z), dimensions={0}, to_apply=sum
+}";
+
+/// A slice beyond its array; NaN that mark elements, alone and in a sum with others.
+#[test]
+fn fusions_are_looked_into() {
+    let found = |result: &str| {
+        let body = format!(
+            " three = s32[] constant(3)\n a = f32[2] fusion(p, three), kind=kLoop, calls=far\n \
+             b = f32[4] fusion(p), kind=kLoop, calls=marks\n \
+             c = f32[] fusion(b), kind=kLoop, calls=total\n ROOT t = {result}"
+        );
+        let origins = Origins::default();
+        let checks = Checks { origins: Some(origins.clone()), ..Checks::default() };
+        Job::new(module(1, FUSED, &body), checks).run().unwrap();
+        origins.to_json()
+    };
+    let marked = found("(f32[2], f32[4]) tuple(a, b)");
+    let clamped = &marked["clamped"][0];
+    assert_eq!((&clamped["kernel"], &clamped["index"]), (&"a".into(), &6.into()));
+    assert_eq!((&clamped["most"], &clamped["dropped"]), (&2.into(), &false.into()));
+    assert_eq!(marked["nan"][0]["how"], "constant");
+    let summed = found("(f32[2], f32[]) tuple(a, c)");
+    assert_eq!(
+        (&summed["nan"][0]["how"], &summed["nan"][0]["kernel"]),
+        (&"made".into(), &"c".into())
+    );
 }
 
 #[test]

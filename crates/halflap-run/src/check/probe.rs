@@ -8,7 +8,7 @@ use super::Checks;
 use super::finite::{Finite, Worst};
 use super::heap::HeapWatch;
 use super::index::Entry;
-use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, out_of_range};
+use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, first_out_of_range};
 use super::recorder::{CollectiveState, Flight, Recorder};
 use super::values::ValueLog;
 use crate::address::{Address, AddressRange, MemoryCopy};
@@ -53,7 +53,7 @@ impl<'a> LaunchArray<'a> {
         each.map(|(argument, address)| LaunchArray::at(argument, address)).collect()
     }
 
-    fn at(argument: &'a Argument, address: &Address) -> LaunchArray<'a> {
+    pub(super) fn at(argument: &'a Argument, address: &Address) -> LaunchArray<'a> {
         let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
         // SAFETY: the array is one of the task that is about to run, or has just run, on this
         // thread: no other task writes to it while this one runs.
@@ -184,9 +184,7 @@ impl TaskProbe {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
         let arrays = LaunchArray::all(&seen.label.ins, ins);
-        if let Some(broken) =
-            seen.label.bounds.iter().find_map(|bounds| out_of_range(bounds, &arrays))
-        {
+        if let Some(broken) = first_out_of_range(&seen, &arrays) {
             tracer.clamped(&seen, broken);
         }
         Some(tracer.before(&seen, &arrays, outs))

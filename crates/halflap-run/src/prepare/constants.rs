@@ -1,10 +1,10 @@
-//! What a module's author intended: values computed from constants alone, and infinite constants
-//! that a fusion passes on, such as what it masks scores with.
+//! What a module's author intended: values computed from constants alone, and NaN and infinities of
+//! constants that mark elements, such as what scores are masked with.
 
 use std::collections::BTreeSet;
 
 use halflap_hlo::ids::InstrId;
-use halflap_hlo::{Literal, Module, Opcode};
+use halflap_hlo::{Array, Literal, Module, Opcode};
 
 /// All instructions that depend on constants alone.
 pub(super) fn of_constants(module: &Module) -> BTreeSet<InstrId> {
@@ -19,7 +19,7 @@ pub(super) fn of_constants(module: &Module) -> BTreeSet<InstrId> {
     known
 }
 
-fn depends_on_operands_alone(opcode: Opcode) -> bool {
+pub(super) fn depends_on_operands_alone(opcode: Opcode) -> bool {
     use Opcode::*;
     let moves = matches!(
         opcode,
@@ -29,110 +29,105 @@ fn depends_on_operands_alone(opcode: Opcode) -> bool {
     moves || passes_on || opcode.is_elementwise() || matches!(opcode, Constant | Fusion | Iota)
 }
 
-/// Whether an instruction only puts elements of its operands beside each other. The NaN of a
-/// constant among them are intended: they mark elements that have no value yet. What a `select`
-/// picks depends on data, so that its NaN may be a surprise.
-pub(super) fn only_moves(module: &Module, instr: InstrId) -> bool {
-    match module.instruction(instr).opcode {
-        Opcode::Concatenate | Opcode::DynamicUpdateSlice | Opcode::Pad => true,
-        Opcode::Scatter => module
-            .called(instr)
-            .iter()
-            .all(|&with| module.instruction(module.root(with)).opcode == Opcode::Parameter),
+/// What an instruction does with the elements of its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handling {
+    /// It puts them beside each other, or picks some. The NaN of a constant among them are
+    /// intended: they mark elements that have no value.
+    Moves,
+    /// It computes each element of its results from those at one place.
+    Computes,
+    /// It combines elements: one that NaN marks spoils others.
+    Combines,
+}
+
+impl Handling {
+    /// That of an instruction, given the values computed from statuses.
+    pub(super) fn of(module: &Module, instr: InstrId, statuses: &BTreeSet<InstrId>) -> Handling {
+        use Opcode::*;
+        let operands = module.operands(instr);
+        match module.instruction(instr).opcode {
+            Bitcast | Broadcast | Concatenate | Copy | DynamicSlice | DynamicUpdateSlice
+            | Gather | Pad | Reshape | Reverse | Slice | Transpose => Handling::Moves,
+            // What stands in for the results of a function that failed is no mark.
+            Select if !statuses.contains(&operands[0].of) => Handling::Moves,
+            Scatter => match only_replaces(module, instr) {
+                true => Handling::Moves,
+                false => Handling::Combines,
+            },
+            Reduce | ReduceWindow | Dot | Convolution => Handling::Combines,
+            _ => Handling::Computes,
+        }
+    }
+}
+
+/// Whether a scatter puts updates in the place of what was there.
+fn only_replaces(module: &Module, instr: InstrId) -> bool {
+    let is_parameter = |&with| module.instruction(module.root(with)).opcode == Opcode::Parameter;
+    module.called(instr).iter().all(is_parameter)
+}
+
+/// Whether an instruction is a constant with NaN or infinities.
+pub(super) fn has_marks(module: &Module, instr: InstrId) -> bool {
+    match module.literal(instr) {
+        Some(Literal::Float(numbers)) => numbers.iter().any(|number| !number.is_finite()),
         _ => false,
     }
 }
 
-/// Infinities, by their signs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MeantInfinities {
-    positive: bool,
-    negative: bool,
-}
+/// How the names of functions begin that give a status beside their results.
+const WITH_STATUS: [&str; 3] = ["lapack_", "cusolver", "hipsolver"];
 
-impl MeantInfinities {
-    /// Those that a fusion's results can have from its own constants.
-    pub(super) fn of(module: &Module, instr: InstrId) -> MeantInfinities {
-        let mut found = MeantInfinities::default();
-        let is_fusion = module.instruction(instr).opcode == Opcode::Fusion;
-        let called = if is_fusion { module.called(instr) } else { &[] };
-        let mut open: Vec<(InstrId, bool)> =
-            called.iter().map(|&computation| (module.root(computation), false)).collect();
-        let mut seen: BTreeSet<(InstrId, bool)> = open.iter().copied().collect();
-        while let Some((instr, is_negated)) = open.pop() {
-            found.add(module, instr, is_negated);
-            let operands = module.operands(instr);
-            for (place, negates) in passed_on(module.instruction(instr).opcode, operands.len()) {
-                let next = (operands[place].of, is_negated != negates);
-                if seen.insert(next) {
-                    open.push(next);
-                }
-            }
-        }
-        found
-    }
-
-    fn add(&mut self, module: &Module, instr: InstrId, is_negated: bool) {
-        let is_constant = module.instruction(instr).opcode == Opcode::Constant;
-        let Some(Literal::Float(numbers)) = is_constant.then(|| module.literal(instr)).flatten()
-        else {
-            return;
-        };
-        for number in numbers.into_iter().filter(|number| number.is_infinite()) {
-            match (number > 0.0) != is_negated {
-                true => self.positive = true,
-                false => self.negative = true,
-            }
-        }
-    }
-
-    /// Whether an infinity of this sign is among them.
-    pub(crate) fn has(self, number: f64) -> bool {
-        if number > 0.0 { self.positive } else { self.negative }
-    }
-}
-
-/// The operands whose infinities an operation passes on, and whether it negates them.
-fn passed_on(opcode: Opcode, count: usize) -> Vec<(usize, bool)> {
-    use Opcode::*;
-    let (same, negated): (Vec<usize>, Vec<usize>) = match opcode {
-        Bitcast | Broadcast | Convert | Copy | DynamicSlice | Reshape | Reverse | Slice
-        | Transpose => (vec![0], vec![]),
-        Add | Concatenate | Tuple => ((0..count).collect(), vec![]),
-        DynamicUpdateSlice | Pad => (vec![0, 1], vec![]),
-        Select => (vec![1, 2], vec![]),
-        Subtract => (vec![0], vec![1]),
-        Negate => (vec![], vec![0]),
-        _ => (vec![], vec![]),
+/// All integers and booleans that depend on the status of a library's function.
+pub(super) fn of_status(module: &Module) -> BTreeSet<InstrId> {
+    let mut known = BTreeSet::new();
+    let all = || module.computations().flat_map(|computation| module.instructions(computation));
+    let gives_status = |&instr: &InstrId| {
+        let is_custom = module.instruction(instr).opcode == Opcode::CustomCall;
+        let target = module.attribute(instr, "custom_call_target").filter(|_| is_custom);
+        let target = target.unwrap_or_default().trim_matches('"');
+        WITH_STATUS.iter().any(|start| target.starts_with(start))
     };
-    let same = same.into_iter().map(|place| (place, false));
-    let negated = negated.into_iter().map(|place| (place, true));
-    same.chain(negated).filter(|(place, _)| *place < count).collect()
+    known.extend(all().filter(gives_status));
+    // Callers come after what they call, and hand it what comes before them: a few rounds do.
+    let mut before = usize::MAX;
+    while !known.is_empty() && known.len() != before {
+        before = known.len();
+        for instr in all() {
+            pass_on_status(module, instr, &mut known);
+        }
+    }
+    known
+}
+
+/// Adds an instruction that depends on known ones, and the parameters that it hands them to.
+fn pass_on_status(module: &Module, instr: InstrId, known: &mut BTreeSet<InstrId>) {
+    let instruction = module.instruction(instr);
+    if !matches!(instruction.opcode, Opcode::Fusion | Opcode::Call) {
+        let is_known = module.operands(instr).iter().any(|operand| known.contains(&operand.of));
+        let is_discrete = |array: &Array| array.element.name().starts_with(['p', 's', 'u']);
+        let is_status = instruction.shape.array().is_some_and(is_discrete);
+        if is_known && is_status {
+            known.insert(instr);
+        }
+        return;
+    }
+    for &callee in module.called(instr) {
+        let parameters = module.parameters(callee);
+        for (operand, parameter) in module.operands(instr).iter().zip(parameters) {
+            if known.contains(&operand.of) {
+                known.extend(parameter);
+            }
+        }
+        if known.contains(&module.root(callee)) {
+            known.insert(instr);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_fusion_passes_on_its_infinite_constants() {
-        let fusion = |root: &str| {
-            let text = format!(
-                "HloModule m\n\nf {{\n  x = f32[4] parameter(0)\n  m = pred[4] parameter(1)\n  \
-                 n = f32[] constant(-inf)\n  b = f32[4] broadcast(n), dimensions={{}}\n  \
-                 s = f32[4] select(m, x, b)\n  ROOT r = f32[4] {root}\n}}\n\nENTRY e {{\n  \
-                 p = f32[4] parameter(0)\n  q = pred[4] parameter(1)\n  \
-                 ROOT o = f32[4] fusion(p, q), kind=kLoop, calls=f\n}}\n"
-            );
-            let module = Module::read(text).unwrap();
-            let found = MeantInfinities::of(&module, module.root(module.entry()));
-            (found.has(f64::INFINITY), found.has(f64::NEG_INFINITY))
-        };
-        assert_eq!(fusion("copy(s)"), (false, true));
-        assert_eq!(fusion("subtract(x, s)"), (true, false));
-        assert_eq!(fusion("subtract(s, x)"), (false, true));
-        assert_eq!(fusion("exponential(s)"), (false, false));
-    }
 
     #[test]
     fn what_takes_anything_else_is_not_of_constants() {
@@ -144,5 +139,31 @@ mod tests {
         let names: BTreeSet<&str> =
             of_constants(&module).into_iter().map(|instr| module.instruction_name(instr)).collect();
         assert_eq!(names, BTreeSet::from(["n", "b", "d"]));
+    }
+
+    /// A factor whose status a fusion turns into a condition, and a mask of data.
+    #[test]
+    fn what_replaces_a_failure_is_no_mark() {
+        let text = "HloModule m\n\nchosen {\n  a = f32[4] parameter(0)\n  s = s32[] parameter(1)\n  \
+                    z = s32[] constant(0)\n  g = pred[] compare(s, z), direction=EQ\n  \
+                    b = pred[4] broadcast(g), dimensions={}\n  n = f32[] constant(nan)\n  \
+                    w = f32[4] broadcast(n), dimensions={}\n  \
+                    ROOT failed = f32[4] select(b, a, w)\n}\n\nENTRY e {\n  \
+                    p = f32[4] parameter(0)\n  q = f32[4] parameter(1)\n  \
+                    c = (f32[4], s32[]) custom-call(p), custom_call_target=\"lapack_spotrf_ffi\"\n  \
+                    x = f32[4] get-tuple-element(c), index=0\n  \
+                    i = s32[] get-tuple-element(c), index=1\n  \
+                    m = pred[4] compare(p, q), direction=GT\n  marked = f32[4] select(m, p, q)\n  \
+                    f = f32[4] fusion(x, i), kind=kLoop, calls=chosen\n  \
+                    ROOT r = f32[4] add(f, marked)\n}\n";
+        let module = Module::read(text.to_owned()).unwrap();
+        let statuses = of_status(&module);
+        let handling = |name: &str| {
+            let mut all = module.computations().flat_map(|of| module.instructions(of));
+            let instr = all.find(|&instr| module.instruction_name(instr) == name).unwrap();
+            Handling::of(&module, instr, &statuses)
+        };
+        assert_eq!(handling("failed"), Handling::Computes);
+        assert_eq!((handling("marked"), handling("r")), (Handling::Moves, Handling::Computes));
     }
 }

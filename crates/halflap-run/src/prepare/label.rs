@@ -5,9 +5,11 @@ use std::sync::Arc;
 use halflap::units::Bytes;
 use halflap_hlo::ids::{InstrId, PlanId, SlotId};
 use halflap_hlo::plan::{Plan, PlannedWork, only_finds};
-use halflap_hlo::{Module, Opcode, Shape};
+use halflap_hlo::{Opcode, Shape};
 
-use super::constants::{MeantInfinities, only_moves};
+use super::bounds::{Bounds, bounds};
+use super::constants::Handling;
+use super::inside::{Inside, InsideBuilder};
 use super::launch::PreparedLaunch;
 use super::{Planned, Preparer};
 use crate::comm::{CollectiveSpec, MessageSpec};
@@ -45,12 +47,12 @@ pub struct Label {
     pub(crate) collective: Option<CollectiveSpec>,
     /// The program's own message.
     pub(crate) message: Option<MessageSpec>,
-    /// The indices that it takes, which HLO clamps if they are out of range.
+    /// The indices that it takes, which may be out of range.
     pub(crate) bounds: Vec<Bounds>,
-    /// The infinities that its results can have from its own constants.
-    pub(crate) meant: MeantInfinities,
-    /// Whether it only puts elements of its inputs beside each other.
-    pub(crate) only_moves: bool,
+    /// What becomes of its inputs' elements.
+    pub(crate) handling: Handling,
+    /// For a fusion, its instructions, if checks look into it.
+    pub(crate) inside: Option<Arc<Inside>>,
 }
 
 impl Label {
@@ -98,17 +100,6 @@ pub enum LabelKind {
     Copy,
 }
 
-/// The index arrays of a launch, and how large each index may be.
-#[derive(Clone, Debug)]
-pub(crate) struct Bounds {
-    /// Which input.
-    pub(crate) input: usize,
-    /// How many numbers lie between those of one index vector; 1 for a single number.
-    pub(crate) stride: usize,
-    /// For each number of a vector, the dimension and its maximum.
-    pub(crate) most: Vec<(usize, i64)>,
-}
-
 /// The purpose of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct IssuedTask {
@@ -148,8 +139,8 @@ impl Preparer<'_> {
             collective: None,
             message: None,
             bounds: Vec::new(),
-            meant: MeantInfinities::of(self.module, instr),
-            only_moves: only_moves(self.module, instr),
+            handling: Handling::of(self.module, instr, &self.statuses),
+            inside: None,
         }
     }
 
@@ -208,12 +199,23 @@ impl Preparer<'_> {
 
     /// A label of a kernel, with its arrays.
     pub(super) fn launched(&mut self, label: Label, plan: &Plan, made: &PreparedLaunch) -> u32 {
-        let PreparedLaunch { launch, leaves, instr } = made;
+        let PreparedLaunch { launch, leaves, instr, instrs } = made;
         let ins = self
             .made_by(leaves.iter().copied(), arguments(plan, &launch.ins, launch.kernel.inputs()));
         let made = (0..).map(|index| ResultLeaf { instr: *instr, index });
         let outs = self.made_by(made, arguments(plan, &launch.outs, launch.kernel.outputs()));
-        self.label(Label { ins, outs, bounds: bounds(self.module, *instr, leaves), ..label })
+        let label = Label { ins, outs, ..label };
+        if !self.looks_inside {
+            return self.label(label);
+        }
+        let bounds = bounds(self.module, *instr, leaves);
+        let inside = self.inside(&label).build(instrs, leaves).map(Arc::new);
+        self.label(Label { bounds, inside, ..label })
+    }
+
+    fn inside<'a>(&'a self, label: &'a Label) -> InsideBuilder<'a> {
+        let Preparer { module, libraries, statuses, .. } = self;
+        InsideBuilder { module, libraries, label, statuses }
     }
 
     /// Arrays, once the producer of each is known.
@@ -243,47 +245,4 @@ pub(super) fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> V
         is_constant: false,
     };
     slots.iter().zip(kinds).map(argument).collect()
-}
-
-/// The indices of a gather, a slice or an update, among what its kernel takes.
-fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds> {
-    let operands = module.operands(instr);
-    let dims = |operand: usize| -> Vec<i64> {
-        let array = operands.get(operand).and_then(|operand| module.operand_shape(operand).array());
-        array.map_or(Vec::new(), |array| array.dims.iter().map(|&dim| dim as i64).collect())
-    };
-    let input = |operand: usize| {
-        let of = operands.get(operand)?.of;
-        leaves.iter().position(|leaf| leaf.instr == of && leaf.index == 0)
-    };
-    let single = |first: usize, sizes: Vec<i64>| {
-        let room = dims(0).into_iter().zip(sizes).map(|(dim, size)| dim - size).enumerate();
-        let one = room.filter_map(|(dimension, most)| {
-            Some(Bounds {
-                input: input(first + dimension)?,
-                stride: 1,
-                most: vec![(dimension, most)],
-            })
-        });
-        one.collect()
-    };
-    match module.instruction(instr).opcode {
-        Opcode::DynamicSlice => single(1, module.numbers(instr, "dynamic_slice_sizes")),
-        Opcode::DynamicUpdateSlice => single(2, dims(1)),
-        Opcode::Gather => {
-            let (table, sizes) = (dims(0), module.numbers(instr, "slice_sizes"));
-            let along =
-                module.numbers(instr, "index_vector_dim").first().map_or(0, |&dim| dim as usize);
-            let most = |&dim: &i64| {
-                let dim = dim as usize;
-                Some((dim, table.get(dim)? - sizes.get(dim)?))
-            };
-            let most: Option<Vec<_>> =
-                module.numbers(instr, "start_index_map").iter().map(most).collect();
-            let stride = dims(1).iter().skip(along + 1).product::<i64>() as usize;
-            let bounds = most.zip(input(1)).map(|(most, input)| Bounds { input, stride, most });
-            bounds.into_iter().collect()
-        }
-        _ => Vec::new(),
-    }
 }

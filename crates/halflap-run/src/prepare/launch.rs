@@ -19,6 +19,8 @@ pub(super) struct PreparedLaunch {
     pub(super) leaves: Vec<ResultLeaf>,
     /// The instruction whose value it computes.
     pub(super) instr: InstrId,
+    /// All that it computes, the last of which is that one.
+    pub(super) instrs: Vec<InstrId>,
 }
 
 /// Instructions and the bitcasts that they read, in a sequence in which they can run.
@@ -97,7 +99,7 @@ impl Preparer<'_> {
         }
         let ins = leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
         let launch = KernelLaunch::new(kernel, ins, work.writes.clone());
-        Ok((PreparedLaunch { launch, leaves, instr: work.instr }, casts))
+        Ok((PreparedLaunch { launch, leaves, instr: work.instr, instrs }, casts))
     }
 
     /// An asynchronous operation that is not communication: a copy, a slice, or a computation.
@@ -120,7 +122,8 @@ impl Preparer<'_> {
         {
             return Err(Unsupported::new(self.module, instr, Gap::Operation).into());
         }
-        Ok(PreparedLaunch { launch: KernelLaunch::new(kernel, ins, outs), leaves, instr })
+        let launch = KernelLaunch::new(kernel, ins, outs);
+        Ok(PreparedLaunch { launch, leaves, instr, instrs: vec![instr] })
     }
 
     pub(super) fn operand_leaves_of(&self, instr: InstrId) -> Vec<ResultLeaf> {

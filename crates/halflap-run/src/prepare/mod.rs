@@ -1,7 +1,9 @@
 //! From a program to kernels: all work that can be done before it runs, and why some cannot run.
 
+mod bounds;
 mod communicate;
 mod constants;
+mod inside;
 mod label;
 mod launch;
 mod layout;
@@ -22,9 +24,12 @@ use crate::kernel::{
     ArrayType, Gap, Kernel, Libraries, ResultLeaf, Scratch, Unsupported, leaf_kinds, operand_leaves,
 };
 use crate::tensor::Tensor;
-use constants::of_constants;
+pub(crate) use bounds::Bounds;
+pub(crate) use constants::Handling;
+use constants::{of_constants, of_status};
+pub(crate) use inside::{InnerLine, Inside};
+pub(crate) use label::IssuedTask;
 pub use label::{Argument, Label, LabelKind};
-pub(crate) use label::{Bounds, IssuedTask};
 use launch::cast_of;
 pub use launch::fits;
 use layout::{SlotContent, bitcasts, slot_arrays};
@@ -92,6 +97,16 @@ impl Prepared {
         program: &Program,
         libraries: &Libraries,
     ) -> Result<Prepared, PrepareError> {
+        Prepared::compile(module, program, libraries, false)
+    }
+
+    /// The same for [`Checks`](crate::check::Checks) that look into fusions, where `looks_inside`.
+    pub fn compile(
+        module: &Module,
+        program: &Program,
+        libraries: &Libraries,
+        looks_inside: bool,
+    ) -> Result<Prepared, PrepareError> {
         // Kernels rely on shapes.
         check(module)?;
         let mut preparer = Preparer {
@@ -99,6 +114,8 @@ impl Prepared {
             program,
             libraries,
             constants: of_constants(module),
+            statuses: if looks_inside { of_status(module) } else { BTreeSet::new() },
+            looks_inside,
             repeated: repeated(program),
             labels: Vec::new(),
             messages: Vec::new(),
@@ -206,6 +223,10 @@ struct Preparer<'a> {
     libraries: &'a Libraries,
     /// Values computed from constants alone.
     constants: BTreeSet<InstrId>,
+    /// Values computed from what a library's function says of its success.
+    statuses: BTreeSet<InstrId>,
+    /// Whether instructions of fusions are compiled one by one, too.
+    looks_inside: bool,
     /// Instructions that more than one kernel computes.
     repeated: BTreeSet<InstrId>,
     labels: Vec<Label>,

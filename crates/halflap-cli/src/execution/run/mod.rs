@@ -237,7 +237,9 @@ impl<'a> RunJob<'a> {
         log::say(LogTopic::Plan, LogLevel::Debug, || {
             Text::of(&self.source.module, &program).render()
         });
-        let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
+        let looks_inside = self.args.debug.nan_origins.is_some();
+        let (module, libraries) = (&self.source.module, &self.libraries);
+        let prepared = Prepared::compile(module, &program, libraries, looks_inside);
         let failed = |error| Failed::in_file(self.args.module.name(), error);
         let prepared = prepared.map(Arc::new).map_err(failed)?;
         debug::check_filter(self.args, &prepared)?;

@@ -189,7 +189,7 @@ pub(super) struct Spoiled {
     pub(super) taint: Taint,
 }
 
-/// An out-of-range index, which HLO clamps.
+/// An out-of-range index.
 #[derive(Clone, Debug)]
 pub(super) struct Clamped {
     pub(super) rank: usize,
@@ -197,6 +197,8 @@ pub(super) struct Clamped {
     pub(super) value: i64,
     pub(super) most: i64,
     pub(super) dimension: usize,
+    /// Whether HLO drops what it is for; otherwise it clamps the index.
+    pub(super) drops: bool,
     /// How many launches had such an index.
     pub(super) times: u64,
 }
@@ -254,7 +256,27 @@ impl Book {
 
     /// Whether a launch produced one of these origins.
     fn is_made(&self, origins: &[OriginId]) -> bool {
-        origins.iter().any(|id| self.origins[id.0].how == OriginKind::Made)
+        self.is_of(origins, OriginKind::Made)
+    }
+
+    /// Whether one of these origins is of a kind.
+    pub(super) fn is_of(&self, origins: &[OriginId], how: OriginKind) -> bool {
+        origins.iter().any(|id| self.how(*id) == how)
+    }
+
+    /// Whether there are some, and all are of a kind.
+    pub(super) fn is_all_of(&self, origins: &[OriginId], how: OriginKind) -> bool {
+        !origins.is_empty() && origins.iter().all(|id| self.how(*id) == how)
+    }
+
+    /// How an origin's NaN or infinities came about.
+    pub(super) fn how(&self, id: OriginId) -> OriginKind {
+        self.origins[id.0].how
+    }
+
+    /// The infinities that an origin's NaN was computed from.
+    pub(super) fn of(&self, id: OriginId) -> &[OriginId] {
+        &self.origins[id.0].of
     }
 
     /// A rank contributes arrays to a collective.
@@ -327,9 +349,10 @@ impl Book {
         let mut results: Vec<&Spoiled> = self.results.iter().collect();
         results.sort_by_key(|result| (result.run, result.output, result.rank));
         let clamped = self.clamped.values().map(|clamped| {
-            let Clamped { rank, launch, value, most, dimension, times } = clamped;
+            let Clamped { rank, launch, value, most, dimension, drops, times } = clamped;
             let mut json =
-                json!({ "rank": rank, "index": value, "most": most, "dimension": dimension, "times": times });
+                json!({ "rank": rank, "index": value, "most": most, "dimension": dimension,
+                         "dropped": drops, "times": times });
             launch.add_to(&mut json);
             json
         });

@@ -9,6 +9,7 @@
 
 mod book;
 mod content;
+mod inner;
 mod zeros;
 
 use std::collections::BTreeMap;
@@ -23,13 +24,14 @@ use book::{
     Spoiled, Taint,
 };
 use content::{BadValue, NonFinite, cleaned, mask};
+pub(super) use inner::first_out_of_range;
 
 use super::finite::first;
 use super::probe::{LaunchArray, Seen};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind, MessageSpec};
 use crate::kernel::ArrayType;
-use crate::prepare::Bounds;
+use crate::prepare::{Argument, Bounds, Handling};
 use crate::sync::locked;
 use crate::tensor::{Tensor, View, numbers};
 
@@ -106,8 +108,17 @@ struct LaunchInput {
     taint: Taint,
     /// Whether its content is intended: it is computed from constants alone.
     is_constant: bool,
+    address: Address,
     /// A copy, if the launch may have to run again.
     copy: Option<Tensor>,
+}
+
+impl LaunchInput {
+    /// Its elements, if the launch may have to run again.
+    fn tensor(&self, argument: &Argument) -> Tensor {
+        let here = || LaunchArray::at(argument, &self.address).view.to_tensor();
+        self.copy.clone().unwrap_or_else(here)
+    }
 }
 
 impl Taken {
@@ -128,15 +139,6 @@ pub(super) struct FinishedLaunch<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) outs: &'a [LaunchArray<'a>],
     pub(super) taken: &'a Taken,
-}
-
-impl FinishedLaunch<'_> {
-    /// Whether all infinities of its outputs can be those of its own constants.
-    fn are_meant(&self) -> bool {
-        let numbers = |out: &LaunchArray<'_>| numbers(out.view.dtype(), out.view.bytes());
-        let mut infinite = self.outs.iter().flat_map(numbers).filter(|number| number.is_infinite());
-        infinite.all(|number| self.seen.label.meant.has(number))
-    }
 }
 
 /// A collective that a rank is about to take part in: its label and number, its inputs, and their
@@ -196,8 +198,10 @@ impl Tracer {
             let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
             !locked(&self.memory).taint(start, len).zeros().is_empty()
         };
-        let may_repeat =
-            contents.iter().any(|content| content.is_bad()) || arrays.iter().any(were_infinite);
+        let is_marked = seen.label.inside.as_ref().is_some_and(|inside| inside.has_marks);
+        let may_repeat = is_marked
+            || contents.iter().any(|content| content.is_bad())
+            || arrays.iter().any(were_infinite);
         let input = |(array, content): (&LaunchArray<'_>, NonFinite)| {
             let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
             let is_shared = outs.iter().any(|out| out.0 as usize == start);
@@ -216,7 +220,8 @@ impl Tracer {
             }
             let is_replaced = content.is_bad() || !taint.zeros().is_empty();
             let copy = (may_repeat && (is_replaced || is_shared)).then(|| array.view.to_tensor());
-            LaunchInput { content, taint, is_constant, copy }
+            let address = Address(array.view.as_ptr().cast_mut());
+            LaunchInput { content, taint, is_constant, address, copy }
         };
         Taken { arrays: arrays.iter().zip(contents).map(input).collect() }
     }
@@ -237,11 +242,11 @@ impl Tracer {
         {
             return self.settle(over.outs, |_| taint.clone());
         }
-        let share = match (over.taken.is_bad(), again) {
+        let share = self.look_inside(over).unwrap_or_else(|| match (over.taken.is_bad(), again) {
             (false, _) => SpoilShare { own: content, ..SpoilShare::default() },
             (true, None) => SpoilShare::of_all(over.taken, content),
             (true, Some(again)) => self.tried(over, content, again),
-        };
+        });
         let taint = self.made(over, &share);
         self.settle(over.outs, |_| taint.clone());
     }
@@ -309,16 +314,13 @@ impl Tracer {
     /// The origins of a launch's outputs, given its share in them.
     fn made(&self, over: &FinishedLaunch<'_>, share: &SpoilShare) -> Taint {
         let mut taint = Taint::default();
-        let own = |what: BadValue, of: Vec<OriginId>| {
+        let own = |what: BadValue, how: OriginKind, of: Vec<OriginId>| {
             let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
             let launch = Some(LaunchRecord::of(over.seen));
             let origin = self.origin(what, &array.argument.buffer, &array.view);
-            let how = match what == BadValue::Infinity && over.are_meant() {
-                true => OriginKind::Constant,
-                false => OriginKind::Made,
-            };
             Some(locked(&self.book).add(SpoilOrigin { how, launch, of, ..origin }))
         };
+        let handling = over.seen.label.handling;
         let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
         for what in [BadValue::Nan, BadValue::Infinity] {
             let mut is_own = share.own.has(what);
@@ -331,7 +333,15 @@ impl Tracer {
                         is_own = true;
                         of.extend_from_slice(input.taint.of(BadValue::Infinity));
                     }
-                    BadValue::Nan if input.is_constant && !over.seen.label.only_moves => {
+                    BadValue::Nan
+                        if input.is_constant && (are_meant || handling != Handling::Moves) =>
+                    {
+                        is_own |= !are_meant;
+                    }
+                    // Elements that are combined with those that NaN marks are no marks.
+                    BadValue::Nan
+                        if handling == Handling::Combines && self.has_marks(over, place) =>
+                    {
                         is_own |= !are_meant;
                     }
                     BadValue::Infinity if !input.content.inf => {
@@ -340,8 +350,11 @@ impl Tracer {
                     _ => taint.add(what, input.taint.of(what)),
                 }
             }
-            if is_own && let Some(id) = own(what, of) {
-                taint.add(what, &[id]);
+            let kinds = [(is_own, OriginKind::Made), (share.meant.has(what), OriginKind::Constant)];
+            for (_, how) in kinds.into_iter().filter(|(is_kind, _)| *is_kind) {
+                if let Some(id) = own(what, how, of.clone()) {
+                    taint.add(what, &[id]);
+                }
             }
         }
         taint
@@ -511,9 +524,9 @@ impl Tracer {
         book.growths.entry(key).or_insert_with(first).1.push(bytes);
     }
 
-    /// An index of a launch is out of range and is clamped.
+    /// An index of a launch is out of range.
     pub(super) fn clamped(&self, seen: &Seen<'_>, broken: OutOfRange) {
-        let OutOfRange { dimension, value, most } = broken;
+        let OutOfRange { dimension, value, most, drops } = broken;
         let mut book = locked(&self.book);
         let known = book.clamped.entry((self.rank, seen.issued.label)).or_insert_with(|| Clamped {
             rank: self.rank,
@@ -521,6 +534,7 @@ impl Tracer {
             value,
             most,
             dimension,
+            drops,
             times: 0,
         });
         known.times += 1;
@@ -531,6 +545,8 @@ impl Tracer {
 #[derive(Default)]
 struct SpoilShare {
     own: NonFinite,
+    /// What constants inside of the launch have.
+    meant: NonFinite,
     nan: Vec<usize>,
     inf: Vec<usize>,
 }
@@ -557,6 +573,13 @@ impl SpoilShare {
         match what {
             BadValue::Nan => (self.own.nan, self.nan) = (is_own, from),
             BadValue::Infinity => (self.own.inf, self.inf) = (is_own, from),
+        }
+    }
+
+    fn mean(&mut self, what: BadValue, is_meant: bool) {
+        match what {
+            BadValue::Nan => self.meant.nan = is_meant,
+            BadValue::Infinity => self.meant.inf = is_meant,
         }
     }
 
@@ -613,17 +636,18 @@ pub(super) struct OutOfRange {
     value: i64,
     /// The largest that is valid.
     most: i64,
+    drops: bool,
 }
 
-/// The first index out of range.
-pub(super) fn out_of_range(bounds: &Bounds, arrays: &[LaunchArray<'_>]) -> Option<OutOfRange> {
-    let array = arrays.get(bounds.input)?;
-    let all = numbers(array.view.dtype(), array.view.bytes());
-    let count = bounds.most.len().max(1);
+/// The first index out of range. Updates one past the end are those that a program drops on purpose.
+fn out_of_range(bounds: &Bounds, array: &View<'_>) -> Option<OutOfRange> {
+    let all = numbers(array.dtype(), array.bytes());
+    let (count, drops) = (bounds.most.len().max(1), bounds.drops);
     let broken = |(at, &number): (usize, &f64)| {
         let &(dimension, most) = bounds.most.get(at / bounds.stride.max(1) % count)?;
         let value = number as i64;
-        (value < 0 || value > most).then_some(OutOfRange { dimension, value, most })
+        let is_broken = value < 0 || value > most + i64::from(drops);
+        is_broken.then_some(OutOfRange { dimension, value, most, drops })
     };
     all.iter().enumerate().find_map(broken)
 }

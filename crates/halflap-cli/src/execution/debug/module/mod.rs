@@ -106,6 +106,32 @@ struct Walk<'a> {
     kind: Option<String>,
 }
 
+/// The run in which lifetimes and numbers are checked, and how long it took.
+struct CheckedRun {
+    ran: ModuleRun,
+    took: Duration,
+}
+
+impl CheckedRun {
+    /// Whether a loop has not ended in time, which need not be endless: checks slow it down.
+    fn is_cut_short(&self) -> bool {
+        let fault = self.ran.fault();
+        fault.is_some_and(|fault| {
+            text(&fault, "kind") == Some("endless") && fault["is_proven"] == false
+        })
+    }
+
+    /// The note on a loop that ends without checks.
+    fn too_slow(&self) -> String {
+        format!(
+            "checking every kernel takes too long here: after {} s a loop that ends without checks had not \
+             ended with them, so values and memory were not checked. A larger --timeout gives the checks \
+             more time",
+            self.took.as_secs()
+        )
+    }
+}
+
 /// A run that takes no longer than this can be repeated a few times without a noticeable wait.
 const BRIEF: Duration = Duration::from_secs(1);
 
@@ -165,37 +191,54 @@ impl Walk<'_> {
         self.session.report.stage(name, in_a_line(&said));
     }
 
+    /// All stages, up to the first that is conclusive.
     fn walk(&mut self) -> Result<Option<Diagnosis>, Failed> {
         self.session.find_order()?;
         let begun = Instant::now();
         let plain = self.stage("plain run", &StageOptions::new("plain", Memory::Cached, &[]))?;
-        let took = begun.elapsed();
-        if plain.end == End::Code(2) {
-            return self.bad_input(&plain).map(Some);
-        }
-        if let Some(finding) = plain.fault().and_then(|fault| apart(&fault)) {
-            return self.stuck(finding).map(Some);
+        let is_brief = begun.elapsed() < BRIEF;
+        if let Some(finding) = self.at_once(&plain)? {
+            return Ok(Some(finding));
         }
         let checks = ["--check-inputs", "--check-lifetimes", "assert"];
         let checking = Instant::now();
         let sanity =
             self.traced("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
-        let is_long = checking.elapsed() > BRIEF;
-        if let Some(fault) = sanity.fault().filter(|fault| text(fault, "kind") == Some("lifetime"))
-        {
-            return Ok(Some(lifetime(&fault)));
-        }
-        if plain.end.is_good() && sanity.fault().is_some_and(|fault| is_of_slow_checks(&fault)) {
-            self.session.report.notes.push(format!(
-                "checking every kernel takes too long here: after {} s a loop that ends without checks had not \
-                 ended with them, so values and memory were not checked. A larger --timeout gives the checks \
-                 more time",
-                checking.elapsed().as_secs()
-            ));
+        let checked = CheckedRun { ran: sanity, took: checking.elapsed() };
+        if plain.end.is_good() && checked.is_cut_short() {
+            self.session.report.notes.push(checked.too_slow());
             return self.leftover(&plain);
         }
-        let finding = match sanity.origins() {
-            Some(origins) => self.spoiled(&origins)?,
+        if let Some(finding) = self.unsound(&checked)? {
+            return Ok(Some(finding));
+        }
+        let finding = self.leftover(&plain)?;
+        if finding.is_none() && is_brief {
+            self.leaks()?;
+        }
+        Ok(finding)
+    }
+
+    /// What the plain run alone says: inputs that do not fit, ranks that wait for each other.
+    fn at_once(&mut self, plain: &ModuleRun) -> Result<Option<Diagnosis>, Failed> {
+        if plain.end == End::Code(2) {
+            return self.bad_input(plain).map(Some);
+        }
+        match plain.fault().and_then(|fault| apart(&fault)) {
+            Some(finding) => self.stuck(finding).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What the checked run shows: lifetimes, NaN, invalid accesses, results that differ.
+    fn unsound(&mut self, checked: &CheckedRun) -> Result<Option<Diagnosis>, Failed> {
+        let fault = checked.ran.fault();
+        if let Some(fault) = fault.filter(|fault| text(fault, "kind") == Some("lifetime")) {
+            return Ok(Some(lifetime(&fault)));
+        }
+        let origins = checked.ran.origins();
+        let finding = match &origins {
+            Some(origins) => self.spoiled(origins)?,
             // It did not complete, so every NaN counts.
             None => self.first_nan()?,
         };
@@ -203,30 +246,31 @@ impl Walk<'_> {
             return Ok(finding);
         }
         let ended = Instant::now();
-        if is_long && sanity.end.is_good() && !self.has_foreign_code() {
-            let why = "left out: the run is long, and only custom calls access memory freely";
-            self.session.report.stage("guard pages", why);
-        } else {
-            for memory in [Memory::End, Memory::Start] {
-                if let Some(finding) = self.guarded(&sanity, memory)? {
-                    return Ok(Some(finding));
-                }
-            }
-        }
-        if let Some(rounding) = sanity.origins().as_ref().and_then(OriginsReport::rounding) {
-            return Ok(Some(rounds(rounding)));
-        }
-        if !self.session.args.run.custom_calls.is_empty()
-            && sanity.end.is_good()
-            && let Some(finding) = self.varies(&sanity, ended)?
-        {
+        if let Some(finding) = self.fenced(checked)? {
             return Ok(Some(finding));
         }
-        let finding = self.leftover(&plain)?;
-        if finding.is_none() && took < BRIEF {
-            self.leaks()?;
+        if let Some(rounding) = origins.as_ref().and_then(OriginsReport::rounding) {
+            return Ok(Some(rounds(rounding)));
         }
-        Ok(finding)
+        match !self.session.args.run.custom_calls.is_empty() && checked.ran.end.is_good() {
+            true => self.varies(&checked.ran, ended),
+            false => Ok(None),
+        }
+    }
+
+    /// Runs with guard pages on either side, where they can find anything.
+    fn fenced(&mut self, checked: &CheckedRun) -> Result<Option<Diagnosis>, Failed> {
+        if checked.took > BRIEF && checked.ran.end.is_good() && !self.has_foreign_code() {
+            let why = "left out: the run is long, and only custom calls access memory freely";
+            self.session.report.stage("guard pages", why);
+            return Ok(None);
+        }
+        for memory in [Memory::End, Memory::Start] {
+            if let Some(finding) = self.guarded(&checked.ran, memory)? {
+                return Ok(Some(finding));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether anything runs that can access memory as it likes: the kernels of the runtime cannot.
@@ -291,11 +335,6 @@ impl Walk<'_> {
         let all = checked.complaint();
         Ok(Diagnosis::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
     }
-}
-
-/// Whether a loop that ended in the plain run has not ended in time in one with checks.
-fn is_of_slow_checks(fault: &Json) -> bool {
-    text(fault, "kind") == Some("endless") && fault["is_proven"] == false
 }
 
 /// Whether there are arrays at all: a folder, or an archive of them.

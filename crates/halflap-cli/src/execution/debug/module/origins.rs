@@ -171,9 +171,13 @@ impl OriginsReport {
                 (&clamped["index"], &clamped["most"], &clamped["dimension"]);
             let used =
                 if index.as_i64().is_some_and(|index| index < 0) { &Json::from(0) } else { most };
+            let done = match clamped["dropped"] == true {
+                true => "drops the update".to_owned(),
+                false => format!("clamps it to {used}"),
+            };
             format!(
                 "'{kernel}'{around} is given index {index} for dimension {dimension}, where 0 to {most} are in range: \
-                 HLO clamps it to {used}"
+                 HLO {done}"
             )
         };
         once_each(self.list("clamped")).iter().take(LISTED).map(one).collect()

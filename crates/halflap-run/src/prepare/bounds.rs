@@ -1,0 +1,250 @@
+//! The indices of gathers, slices, updates and scatters, and which values are in range.
+//!
+//! A program may look up whatever an index gives and then put something else in its place where the
+//! index was out of range, as JAX does if it is asked to fill: those indices need no bounds.
+
+use std::collections::BTreeSet;
+
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
+
+use crate::kernel::ResultLeaf;
+
+/// The index arrays of a launch, and how large each index may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// Which input.
+    pub(crate) input: usize,
+    /// How many numbers lie between those of one index vector; 1 for a single number.
+    pub(crate) stride: usize,
+    /// For each number of a vector, the dimension and its maximum.
+    pub(crate) most: Vec<(usize, i64)>,
+    /// Whether what such an index is for is dropped, as a scatter does, and not moved into range.
+    pub(crate) drops: bool,
+}
+
+/// The indices of an instruction, among what its kernel takes.
+pub(super) fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds> {
+    let opcode = module.instruction(instr).opcode;
+    let indices = Indices { module, instr, leaves };
+    let bounds = match opcode {
+        Opcode::DynamicSlice => indices.single(1, module.numbers(instr, "dynamic_slice_sizes")),
+        Opcode::DynamicUpdateSlice => indices.single(2, indices.dims(1)),
+        Opcode::Gather => {
+            let sizes = module.numbers(instr, "slice_sizes");
+            indices
+                .vectors(&module.numbers(instr, "start_index_map"), |dim| sizes.get(dim).copied())
+        }
+        Opcode::Scatter => indices
+            .vectors(&module.numbers(instr, "scatter_dims_to_operand_dims"), |dim| {
+                indices.window(dim)
+            }),
+        _ => Vec::new(),
+    };
+    if !bounds.is_empty() && is_replaced(module, instr) { Vec::new() } else { bounds }
+}
+
+struct Indices<'a> {
+    module: &'a Module,
+    instr: InstrId,
+    leaves: &'a [ResultLeaf],
+}
+
+impl Indices<'_> {
+    fn dims(&self, operand: usize) -> Vec<i64> {
+        let operand = self.module.operands(self.instr).get(operand);
+        let array = operand.and_then(|operand| self.module.operand_shape(operand).array());
+        array.map_or(Vec::new(), |array| array.dims.iter().map(|&dim| dim as i64).collect())
+    }
+
+    fn input(&self, operand: usize) -> Option<usize> {
+        let of = self.module.operands(self.instr).get(operand)?.of;
+        self.leaves.iter().position(|leaf| leaf.instr == of && leaf.index == 0)
+    }
+
+    /// An index for each dimension, from operand `first` on, of a part with these sizes.
+    fn single(&self, first: usize, sizes: Vec<i64>) -> Vec<Bounds> {
+        let room = self.dims(0).into_iter().zip(sizes).map(|(dim, size)| dim - size).enumerate();
+        let one = room.filter_map(|(dimension, most)| {
+            let (input, most) = (self.input(first + dimension)?, vec![(dimension, most)]);
+            Some(Bounds { input, stride: 1, most, drops: false })
+        });
+        one.collect()
+    }
+
+    /// Vectors of indices in operand 1, of these dimensions of operand 0, where parts have sizes.
+    fn vectors(&self, map: &[i64], size: impl Fn(usize) -> Option<i64>) -> Vec<Bounds> {
+        let table = self.dims(0);
+        let along = self.module.numbers(self.instr, "index_vector_dim");
+        let along = along.first().map_or(0, |&dim| dim as usize);
+        let most = |&dim: &i64| {
+            let dim = dim as usize;
+            Some((dim, table.get(dim)? - size(dim)?))
+        };
+        let most: Option<Vec<_>> = map.iter().map(most).collect();
+        let stride = self.dims(1).iter().skip(along + 1).product::<i64>() as usize;
+        let drops = self.module.instruction(self.instr).opcode == Opcode::Scatter;
+        let bounds = most.zip(self.input(1));
+        bounds.map(|(most, input)| Bounds { input, stride, most, drops }).into_iter().collect()
+    }
+
+    /// The size, in a dimension of its operand, of what a scatter writes at each index.
+    fn window(&self, dim: usize) -> Option<i64> {
+        let numbers = |key: &str| self.module.numbers(self.instr, key);
+        let is_one: BTreeSet<i64> =
+            ["inserted_window_dims", "input_batching_dims"].into_iter().flat_map(numbers).collect();
+        if is_one.contains(&(dim as i64)) {
+            return Some(1);
+        }
+        let place = (0..dim as i64).filter(|dim| !is_one.contains(dim)).count();
+        let update = *numbers("update_window_dims").get(place)?;
+        self.dims(2).get(update as usize).copied()
+    }
+}
+
+/// Whether what an instruction looks up or writes is replaced, by a `select` that looks at the
+/// index, wherever the index is out of range.
+fn is_replaced(module: &Module, instr: InstrId) -> bool {
+    let operands = module.operands(instr);
+    let (first, read) = match module.instruction(instr).opcode {
+        Opcode::DynamicSlice | Opcode::Gather => (1, true),
+        Opcode::DynamicUpdateSlice => (2, false),
+        _ => return false,
+    };
+    let of_index: BTreeSet<InstrId> =
+        operands.iter().skip(first).flat_map(|operand| passed_on(module, operand.of)).collect();
+    match read {
+        true => reaches_selects(module, instr, &of_index),
+        false => passed_on(module, operands[1].of)
+            .into_iter()
+            .any(|instr| looks_at(module, instr, &of_index)),
+    }
+}
+
+/// Whether elements of an array stay what they are, although elsewhere.
+fn only_rearranges(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, Bitcast | Broadcast | Concatenate | Convert | Copy | Reshape | Transpose)
+}
+
+/// The values, but constants, that an array consists of.
+fn passed_on(module: &Module, instr: InstrId) -> BTreeSet<InstrId> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![instr];
+    while let Some(instr) = open.pop() {
+        let opcode = module.instruction(instr).opcode;
+        if matches!(opcode, Opcode::Constant | Opcode::Iota) || !found.insert(instr) {
+            continue;
+        }
+        if only_rearranges(opcode) {
+            open.extend(module.operands(instr).iter().map(|operand| operand.of));
+        }
+    }
+    found
+}
+
+/// Whether an instruction is a `select` whose condition depends on one of these values.
+fn looks_at(module: &Module, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
+    if module.instruction(instr).opcode != Opcode::Select {
+        return false;
+    }
+    let mut seen = BTreeSet::new();
+    let mut open = vec![module.operands(instr)[0].of];
+    while let Some(instr) = open.pop() {
+        if values.contains(&instr) {
+            return true;
+        }
+        if seen.insert(instr) {
+            open.extend(module.operands(instr).iter().map(|operand| operand.of));
+        }
+    }
+    false
+}
+
+/// Whether whatever is computed from a value, element by element, ends in such a `select`.
+fn reaches_selects(module: &Module, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
+    let computation = module.computation_of(instr);
+    let mut reached = BTreeSet::from([instr]);
+    // Readers come after what they read.
+    for reader in module.instructions(computation).filter(|&reader| reader > instr) {
+        if !module.operands(reader).iter().any(|operand| reached.contains(&operand.of)) {
+            continue;
+        }
+        let opcode = module.instruction(reader).opcode;
+        if looks_at(module, reader, values) {
+            continue;
+        }
+        if !(only_rearranges(opcode) || opcode.is_elementwise()) {
+            return false;
+        }
+        reached.insert(reader);
+    }
+    !reached.contains(&module.root(computation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILLED: &str = "HloModule m
+
+ENTRY e {
+  table = f32[10,4] parameter(0)
+  ids = s32[3] parameter(1)
+  wide = s32[3,1] bitcast(ids)
+  nine = s32[] constant(9)
+  nines = s32[3] broadcast(nine), dimensions={}
+  good = pred[3] compare(ids, nines), direction=LE
+  goods = pred[3,4] broadcast(good), dimensions={0}
+  rows = f32[3,4] gather(table, wide), offset_dims={1}, collapsed_slice_dims={0}, \
+start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  more = f32[3,4] negate(rows)
+  nil = f32[] constant(0)
+  none = f32[3,4] broadcast(nil), dimensions={}
+  ROOT kept = f32[3,4] select(goods, more, none)
+}
+";
+
+    fn bounds_of(text: &str, name: &str) -> Vec<Bounds> {
+        let module = Module::read(text.to_owned()).unwrap();
+        let instr = module
+            .instructions(module.entry())
+            .find(|&instr| module.instruction_name(instr) == name)
+            .unwrap();
+        let leaves: Vec<ResultLeaf> = module
+            .operands(instr)
+            .iter()
+            .map(|operand| ResultLeaf { instr: operand.of, index: 0 })
+            .collect();
+        bounds(&module, instr, &leaves)
+    }
+
+    #[test]
+    fn what_a_program_replaces_needs_no_bounds() {
+        assert!(bounds_of(FILLED, "rows").is_empty());
+        let other = FILLED.replace("select(goods, more", "add(goods, more");
+        let found = bounds_of(&other.replace("add(goods, ", "add(none, "), "rows");
+        assert_eq!((found.len(), &found[0].most[..]), (1, &[(0, 9)][..]));
+        // A condition that says nothing of the index.
+        let other = FILLED.replace("compare(ids, nines)", "compare(nines, nines)");
+        assert_eq!(bounds_of(&other, "rows").len(), 1);
+        // What was looked up is also used as it is.
+        let other = FILLED
+            .replace("ROOT kept", "kept")
+            .replace("\n}", "\n  ROOT t = (f32[3,4], f32[3,4]) tuple(kept, rows)\n}");
+        assert_eq!(bounds_of(&other, "rows").len(), 1);
+    }
+
+    #[test]
+    fn a_scatter_drops_what_is_out_of_range() {
+        let text = "HloModule m\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+                    ROOT c = f32[] add(a, b)\n}\n\nENTRY e {\n  t = f32[10,4] parameter(0)\n  \
+                    i = s32[3,1] parameter(1)\n  u = f32[3,2,4] parameter(2)\n  \
+                    ROOT s = f32[10,4] scatter(t, i, u), update_window_dims={1,2}, \
+                    inserted_window_dims={}, scatter_dims_to_operand_dims={0}, \
+                    index_vector_dim=1, to_apply=add\n}\n";
+        let found = bounds_of(text, "s");
+        assert_eq!((found.len(), &found[0].most[..]), (1, &[(0, 8)][..]));
+        assert!(found[0].drops);
+    }
+}

@@ -1,0 +1,248 @@
+//! What a launch does, instruction by instruction, for checks that look into fusions.
+//!
+//! A kernel runs a fusion at once and leaves none of the values in between. Where a check needs
+//! them, it runs the lines of an `Inside` on the launch's inputs. They are compiled only if such a
+//! check is on.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
+
+use super::bounds::{Bounds, bounds};
+use super::constants::{Handling, depends_on_operands_alone, has_marks};
+use super::label::{Argument, Label};
+use crate::kernel::{ArrayType, Kernel, Libraries, ResultLeaf, Scratch, operand_leaves};
+use crate::tensor::{Tensor, View};
+
+/// An array between the lines, counted from the launch's inputs on.
+type InnerValue = usize;
+
+/// All lines of a launch.
+pub(crate) struct Inside {
+    pub(crate) lines: Vec<InnerLine>,
+    /// The launch's outputs.
+    pub(crate) outputs: Vec<InnerValue>,
+    /// Whether constants inside are NaN or infinite.
+    pub(crate) has_marks: bool,
+    /// Whether lines take indices.
+    pub(crate) has_indices: bool,
+}
+
+/// An instruction.
+pub(crate) struct InnerLine {
+    pub(crate) kernel: Kernel,
+    /// The launch's, but with the line's own arrays.
+    pub(crate) label: Label,
+    pub(crate) ins: Vec<InnerValue>,
+    pub(crate) outs: Range<InnerValue>,
+    /// What no later line takes.
+    pub(crate) dead: Vec<InnerValue>,
+    /// Whether an index depends on it.
+    for_indices: bool,
+}
+
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} lines", self.lines.len())
+    }
+}
+
+impl InnerLine {
+    /// Runs it.
+    pub(crate) fn run(&self, inputs: &[View<'_>], scratch: &mut Scratch) -> Vec<Tensor> {
+        let zeros = |kind: &ArrayType| Tensor::zeros(kind.dtype, &kind.dims);
+        let mut arrays: Vec<Tensor> = self.kernel.outputs().iter().map(zeros).collect();
+        let mut outputs: Vec<_> = arrays.iter_mut().map(Tensor::view_mut).collect();
+        self.kernel.run(inputs, &mut outputs, scratch);
+        arrays
+    }
+}
+
+impl Inside {
+    /// Runs the lines that indices depend on, and shows all indices.
+    pub(crate) fn indices(
+        &self,
+        inputs: &[View<'_>],
+        scratch: &mut Scratch,
+        mut look: impl FnMut(&Bounds, &View<'_>),
+    ) {
+        let mut made: Vec<Option<Tensor>> = Vec::new();
+        made.resize_with(self.count(inputs.len()), || None);
+        for line in &self.lines {
+            let known = |&value: &InnerValue| match value < inputs.len() {
+                true => Some(inputs[value]),
+                false => made[value - inputs.len()].as_ref().map(Tensor::view),
+            };
+            for bounds in &line.label.bounds {
+                known(&line.ins[bounds.input]).iter().for_each(|array| look(bounds, array));
+            }
+            let given: Option<Vec<View<'_>>> = line.ins.iter().map(known).collect();
+            if let Some(given) = given.filter(|_| line.for_indices) {
+                let outs = line.run(&given, scratch);
+                for (value, array) in line.outs.clone().zip(outs) {
+                    made[value - inputs.len()] = Some(array);
+                }
+            }
+        }
+    }
+
+    /// How many values its lines make.
+    fn count(&self, inputs: usize) -> usize {
+        self.lines.last().map_or(0, |line| line.outs.end - inputs)
+    }
+}
+
+/// What its lines are made of.
+pub(super) struct InsideBuilder<'a> {
+    pub(super) module: &'a Module,
+    pub(super) libraries: &'a Libraries,
+    /// The launch.
+    pub(super) label: &'a Label,
+    /// Selects whose condition is the status of a library's function.
+    pub(super) statuses: &'a BTreeSet<InstrId>,
+}
+
+/// The values of the instructions in one call of a computation.
+type InnerFrame = HashMap<InstrId, Vec<InnerValue>>;
+
+/// Lines as they are added.
+struct Lines {
+    all: Vec<InnerLine>,
+    /// For each value, whether it is computed from constants alone.
+    are_constant: Vec<bool>,
+    has_marks: bool,
+}
+
+impl InsideBuilder<'_> {
+    /// The lines of instructions, the last of which is the launch's result, given where each array
+    /// that it takes comes from; `None` if they are one, or cannot be run apart.
+    pub(super) fn build(&self, instrs: &[InstrId], leaves: &[ResultLeaf]) -> Option<Inside> {
+        let is_fusion = |&instr: &InstrId| self.module.instruction(instr).opcode == Opcode::Fusion;
+        if instrs.len() == 1 && !instrs.iter().any(is_fusion) {
+            return None;
+        }
+        let are_constant = self.label.ins.iter().map(|input| input.is_constant).collect();
+        let mut lines = Lines { all: Vec::new(), are_constant, has_marks: false };
+        let mut frame = InnerFrame::new();
+        for (value, leaf) in leaves.iter().enumerate() {
+            let known = frame.entry(leaf.instr).or_default();
+            // Those that the launch does not take are never read.
+            known.resize(known.len().max(leaf.index + 1), usize::MAX);
+            known[leaf.index] = value;
+        }
+        for &instr in instrs {
+            self.add(instr, &mut frame, &mut lines)?;
+        }
+        let outputs = frame.remove(instrs.last()?)?;
+        let mut inside = Inside {
+            has_indices: lines.all.iter().any(|line| !line.label.bounds.is_empty()),
+            has_marks: lines.has_marks,
+            lines: lines.all,
+            outputs,
+        };
+        inside.mark_dead();
+        inside.mark_for_indices();
+        Some(inside)
+    }
+
+    fn add(&self, instr: InstrId, frame: &mut InnerFrame, lines: &mut Lines) -> Option<()> {
+        use Opcode::*;
+        let module = self.module;
+        let mut leaves = Vec::new();
+        let mut taken: Vec<Vec<InnerValue>> = Vec::new();
+        for operand in module.operands(instr) {
+            let range = operand_leaves(module, operand);
+            leaves.extend(range.clone().map(|index| ResultLeaf { instr: operand.of, index }));
+            taken.push(frame.get(&operand.of)?.get(range)?.to_vec());
+        }
+        let values = match module.instruction(instr).opcode {
+            Parameter => return frame.contains_key(&instr).then_some(()),
+            Fusion | Call => {
+                let &[callee] = module.called(instr) else { return None };
+                let parameters = module.parameters(callee).into_iter().flatten();
+                let mut inner: InnerFrame = parameters.zip(taken).collect();
+                for instr in module.instructions(callee) {
+                    self.add(instr, &mut inner, lines)?;
+                }
+                inner.remove(&module.root(callee))?
+            }
+            Tuple => taken.concat(),
+            GetTupleElement => {
+                let [operand] = module.operands(instr) else { return None };
+                let parts = module.operand_shape(operand).parts();
+                let index = module.tuple_index(instr)? as usize;
+                let first = parts.get(..index)?.iter().map(|part| part.leaf_count()).sum::<usize>();
+                taken.concat().get(first..first + parts.get(index)?.leaf_count())?.to_vec()
+            }
+            // They have state, or depend on the rank.
+            CustomCall | Rng | RngGetAndUpdateState | PartitionId | ReplicaId => return None,
+            While | Conditional => return None,
+            _ => self.line(instr, &leaves, taken.concat(), lines)?,
+        };
+        frame.insert(instr, values);
+        Some(())
+    }
+
+    fn line(
+        &self,
+        instr: InstrId,
+        leaves: &[ResultLeaf],
+        ins: Vec<InnerValue>,
+        lines: &mut Lines,
+    ) -> Option<Vec<InnerValue>> {
+        let module = self.module;
+        let kernel = Kernel::compile_with(module, instr, self.libraries).ok()?;
+        let buffer = self.label.outs.first().map_or("", |out| &out.buffer);
+        let argument = |(kind, instr): (&ArrayType, InstrId), is_constant| Argument {
+            buffer: buffer.to_owned(),
+            value: module.instruction_name(instr).to_owned(),
+            kind: kind.clone(),
+            is_constant,
+        };
+        let is_constant = depends_on_operands_alone(module.instruction(instr).opcode)
+            && ins.iter().all(|&value| lines.are_constant[value]);
+        let made = kernel.outputs().iter().map(|kind| argument((kind, instr), is_constant));
+        let outs: Vec<Argument> = made.collect();
+        let taken = kernel.inputs().iter().zip(leaves).zip(&ins);
+        let taken = taken
+            .map(|((kind, leaf), &value)| argument((kind, leaf.instr), lines.are_constant[value]));
+        let label = Label {
+            ins: taken.collect(),
+            outs,
+            bounds: bounds(module, instr, leaves),
+            handling: Handling::of(module, instr, self.statuses),
+            inside: None,
+            ..self.label.clone()
+        };
+        let first = lines.are_constant.len();
+        let outs = first..first + kernel.outputs().len();
+        lines.are_constant.resize(outs.end, is_constant);
+        lines.has_marks |= has_marks(module, instr);
+        let (dead, for_indices) = (Vec::new(), false);
+        lines.all.push(InnerLine { kernel, label, ins, outs: outs.clone(), dead, for_indices });
+        Some(outs.collect())
+    }
+}
+
+impl Inside {
+    fn mark_dead(&mut self) {
+        let mut seen: BTreeSet<InnerValue> = self.outputs.iter().copied().collect();
+        for line in self.lines.iter_mut().rev() {
+            let all = line.ins.iter().copied().chain(line.outs.clone());
+            line.dead = all.filter(|&value| seen.insert(value)).collect();
+        }
+    }
+
+    fn mark_for_indices(&mut self) {
+        let mut needed = BTreeSet::new();
+        for line in self.lines.iter_mut().rev() {
+            line.for_indices = line.outs.clone().any(|value| needed.contains(&value));
+            if line.for_indices {
+                needed.extend(&line.ins);
+            }
+            needed.extend(line.label.bounds.iter().map(|bounds| line.ins[bounds.input]));
+        }
+    }
+}
