@@ -61,11 +61,15 @@ def row(case, times, library):
     blamed = (
         f"`{case.kernel or case.buffer}`"
         if case.kernel or case.buffer
+        else "a note"
+        if case.note
         else "the input"
-        if "input" in case.name
+        if "wrong-input" in case.kinds or "input" in case.name
         else "the rank"
     )
-    line = f"| {case.name} | {case.what} | {blamed} | {cells[0]} | {cells[1]} | {shown}/{tries} | {said}/{tries} |"
+    # A note has no command.
+    commands = ["", ""] if case.note else [f"{shown}/{tries}", f"{said}/{tries}"]
+    line = "| " + " | ".join([case.name, case.what, blamed, *cells, *commands]) + " |"
     return line, missed
 
 

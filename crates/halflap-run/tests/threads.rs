@@ -7,7 +7,6 @@ mod ranks;
 
 use std::time::Duration;
 
-use halflap::import::unzip;
 use halflap_hlo::plan::{PlanStep, Program};
 use halflap_hlo::{Module, without_calls};
 use halflap_run::check::{Checks, Strictness};

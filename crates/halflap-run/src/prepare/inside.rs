@@ -107,6 +107,13 @@ pub(super) struct InsideBuilder<'a> {
 /// The values of the instructions in one call of a computation.
 type InnerFrame = HashMap<InstrId, Vec<InnerValue>>;
 
+/// What an instruction takes.
+struct InnerOperands {
+    leaves: Vec<ResultLeaf>,
+    /// For each operand, its values.
+    each: Vec<Vec<InnerValue>>,
+}
+
 /// Lines as they are added.
 struct Lines {
     all: Vec<InnerLine>,
@@ -150,70 +157,73 @@ impl InsideBuilder<'_> {
     fn add(&self, instr: InstrId, frame: &mut InnerFrame, lines: &mut Lines) -> Option<()> {
         use Opcode::*;
         let module = self.module;
-        let mut leaves = Vec::new();
-        let mut taken: Vec<Vec<InnerValue>> = Vec::new();
-        for operand in module.operands(instr) {
-            let range = operand_leaves(module, operand);
-            leaves.extend(range.clone().map(|index| ResultLeaf { instr: operand.of, index }));
-            taken.push(frame.get(&operand.of)?.get(range)?.to_vec());
+        let opcode = module.instruction(instr).opcode;
+        if opcode == Parameter {
+            return frame.contains_key(&instr).then_some(());
         }
-        let values = match module.instruction(instr).opcode {
-            Parameter => return frame.contains_key(&instr).then_some(()),
+        let operands = self.operands(instr, frame)?;
+        let values = match opcode {
             Fusion | Call => {
                 let &[callee] = module.called(instr) else { return None };
                 let parameters = module.parameters(callee).into_iter().flatten();
-                let mut inner: InnerFrame = parameters.zip(taken).collect();
+                let mut inner: InnerFrame = parameters.zip(operands.each).collect();
                 for instr in module.instructions(callee) {
                     self.add(instr, &mut inner, lines)?;
                 }
                 inner.remove(&module.root(callee))?
             }
-            Tuple => taken.concat(),
+            Tuple => operands.each.concat(),
             GetTupleElement => {
                 let [operand] = module.operands(instr) else { return None };
                 let parts = module.operand_shape(operand).parts();
                 let index = module.tuple_index(instr)? as usize;
                 let first = parts.get(..index)?.iter().map(|part| part.leaf_count()).sum::<usize>();
-                taken.concat().get(first..first + parts.get(index)?.leaf_count())?.to_vec()
+                operands.each.concat().get(first..first + parts.get(index)?.leaf_count())?.to_vec()
             }
-            // They have state, or depend on the rank.
-            CustomCall | Rng | RngGetAndUpdateState | PartitionId | ReplicaId => return None,
-            While | Conditional => return None,
-            _ => self.line(instr, &leaves, taken.concat(), lines)?,
+            // They have state, depend on the rank, or run computations.
+            CustomCall | Rng | RngGetAndUpdateState | PartitionId | ReplicaId | While
+            | Conditional => return None,
+            _ => self.line(instr, &operands, lines)?,
         };
         frame.insert(instr, values);
         Some(())
     }
 
+    fn operands(&self, instr: InstrId, frame: &InnerFrame) -> Option<InnerOperands> {
+        let mut found = InnerOperands { leaves: Vec::new(), each: Vec::new() };
+        for operand in self.module.operands(instr) {
+            let range = operand_leaves(self.module, operand);
+            let leaf = |index| ResultLeaf { instr: operand.of, index };
+            found.leaves.extend(range.clone().map(leaf));
+            found.each.push(frame.get(&operand.of)?.get(range)?.to_vec());
+        }
+        Some(found)
+    }
+
+    /// Adds an instruction; gives its values.
     fn line(
         &self,
         instr: InstrId,
-        leaves: &[ResultLeaf],
-        ins: Vec<InnerValue>,
+        operands: &InnerOperands,
         lines: &mut Lines,
     ) -> Option<Vec<InnerValue>> {
         let module = self.module;
+        let ins = operands.each.concat();
         let kernel = Kernel::compile_with(module, instr, self.libraries).ok()?;
-        let buffer = self.label.outs.first().map_or("", |out| &out.buffer);
-        let argument = |(kind, instr): (&ArrayType, InstrId), is_constant| Argument {
-            buffer: buffer.to_owned(),
-            value: module.instruction_name(instr).to_owned(),
-            kind: kind.clone(),
-            is_constant,
-        };
         let is_constant = depends_on_operands_alone(module.instruction(instr).opcode)
             && ins.iter().all(|&value| lines.are_constant[value]);
-        let made = kernel.outputs().iter().map(|kind| argument((kind, instr), is_constant));
-        let outs: Vec<Argument> = made.collect();
-        let taken = kernel.inputs().iter().zip(leaves).zip(&ins);
-        let taken = taken
-            .map(|((kind, leaf), &value)| argument((kind, leaf.instr), lines.are_constant[value]));
+        let made = kernel.outputs().iter();
+        let taken = kernel.inputs().iter().zip(&operands.leaves).zip(&ins);
         let label = Label {
-            ins: taken.collect(),
-            outs,
-            bounds: bounds(module, instr, leaves),
+            ins: taken
+                .map(|((kind, leaf), &value)| Argument {
+                    is_constant: lines.are_constant[value],
+                    ..self.argument(leaf.instr, kind)
+                })
+                .collect(),
+            outs: made.map(|kind| Argument { is_constant, ..self.argument(instr, kind) }).collect(),
+            bounds: bounds(module, instr, &operands.leaves),
             handling: Handling::of(module, instr, self.statuses),
-            inside: None,
             ..self.label.clone()
         };
         let first = lines.are_constant.len();
@@ -223,6 +233,16 @@ impl InsideBuilder<'_> {
         let (dead, for_indices) = (Vec::new(), false);
         lines.all.push(InnerLine { kernel, label, ins, outs: outs.clone(), dead, for_indices });
         Some(outs.collect())
+    }
+
+    /// An array of an instruction, under the name of the launch's result.
+    fn argument(&self, instr: InstrId, kind: &ArrayType) -> Argument {
+        Argument {
+            buffer: self.label.outs.first().map_or(String::new(), |out| out.buffer.clone()),
+            value: self.module.instruction_name(instr).to_owned(),
+            kind: kind.clone(),
+            is_constant: false,
+        }
     }
 }
 
