@@ -115,7 +115,7 @@ struct InnerOperands {
 }
 
 /// Lines as they are added.
-struct Lines {
+struct InnerLines {
     all: Vec<InnerLine>,
     /// For each value, whether it is computed from constants alone.
     are_constant: Vec<bool>,
@@ -131,7 +131,7 @@ impl InsideBuilder<'_> {
             return None;
         }
         let are_constant = self.label.ins.iter().map(|input| input.is_constant).collect();
-        let mut lines = Lines { all: Vec::new(), are_constant, has_marks: false };
+        let mut lines = InnerLines { all: Vec::new(), are_constant, has_marks: false };
         let mut frame = InnerFrame::new();
         for (value, leaf) in leaves.iter().enumerate() {
             let known = frame.entry(leaf.instr).or_default();
@@ -154,7 +154,7 @@ impl InsideBuilder<'_> {
         Some(inside)
     }
 
-    fn add(&self, instr: InstrId, frame: &mut InnerFrame, lines: &mut Lines) -> Option<()> {
+    fn add(&self, instr: InstrId, frame: &mut InnerFrame, lines: &mut InnerLines) -> Option<()> {
         use Opcode::*;
         let module = self.module;
         let opcode = module.instruction(instr).opcode;
@@ -205,7 +205,7 @@ impl InsideBuilder<'_> {
         &self,
         instr: InstrId,
         operands: &InnerOperands,
-        lines: &mut Lines,
+        lines: &mut InnerLines,
     ) -> Option<Vec<InnerValue>> {
         let module = self.module;
         let ins = operands.each.concat();

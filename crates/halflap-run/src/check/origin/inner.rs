@@ -1,5 +1,6 @@
-//! Where the NaN and infinities of a fusion come from, if its own constants have some or it is given
-//! what constants mark: its instructions run again, one by one, and are followed as launches are.
+//! Where the NaN and infinities of a fusion come from, if its own constants have some or it is
+//! given what constants mark: its instructions run again, one by one, and are followed as launches
+//! are.
 
 use std::collections::BTreeMap;
 

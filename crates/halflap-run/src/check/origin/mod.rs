@@ -639,7 +639,8 @@ pub(super) struct OutOfRange {
     drops: bool,
 }
 
-/// The first index out of range. Updates one past the end are those that a program drops on purpose.
+/// The first index out of range. Updates one past the end are those that a program drops on
+/// purpose.
 fn out_of_range(bounds: &Bounds, array: &View<'_>) -> Option<OutOfRange> {
     let all = numbers(array.dtype(), array.bytes());
     let (count, drops) = (bounds.most.len().max(1), bounds.drops);
