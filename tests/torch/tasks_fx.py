@@ -31,6 +31,7 @@ from halflap.torch._fx import passes
 from halflap.torch._fx.check import sequence_of
 from halflap.torch._fx.merge import merge_all
 from halflap.torch._fx.regions import Cuts, reaches_back
+from halflap.torch._fx.restore import Backup
 from halflap.torch._fx.split import split_all
 
 RANK = int(os.environ["RANK"])
@@ -284,12 +285,26 @@ def taken_back():
     less = plan.without([merge["members"], ("s1", "e1"), ("s3",)])
     least = less.without([("m1", "m2"), ("m3", "m4", "m5"), ("e1",), ("s2",)])
     return {
+        "restored": restored_from_half_way(),
         "limits": [*limits.values()] == [[], ["first"], ["first"], ["first", "second"]],
         "halves": [one["members"] for one in less.recipes] == [["m1", "m2"], ["m3", "m4", "m5"]],
         "ends": less.cuts.exposed == {"e1", "s2"},
         "least": [one["members"] for one in least.recipes] == [["m4", "m5"]],
         "nothing is cut": not least.cuts.exposed,
     }
+
+
+def restored_from_half_way():
+    """Whether a graph is as it was after a change that left users before what they use."""
+    gm = torch.fx.symbolic_trace(lambda x: torch.relu(x + 1) * 2)
+    backup, (_, added, relu, doubled, _) = Backup(gm.graph), gm.graph.nodes
+    with gm.graph.inserting_after(doubled):
+        late = gm.graph.call_function(torch.neg, (added,))
+    relu.args = (late,)
+    backup.restore()
+    gm.graph.lint()
+    gm.recompile()
+    return torch.equal(gm(torch.ones(2)), torch.full((2,), 4.0)) and len(gm.graph.nodes) == 5
 
 
 def joined():
@@ -458,6 +473,13 @@ def cut():
         made = collectives.all_gather_tensor(x, 0, group) @ up
         return (torch.ops.aten.view(made.view(-1, 2, 12).transpose(0, 1).transpose(0, 1), [-1]),)
 
+    def chained(x, up, down, bias):
+        # The second region reads the whole of what the first one makes.
+        first = torch.tanh(x @ up)
+        second = torch.tanh(first @ down)
+        sums = [collectives.reduce_scatter_tensor(one, "sum", 0, group) for one in (first, second)]
+        return *sums, first.sum(0), second.sum(0)
+
     def contracted(x, up, down, bias):
         # Rows of what is gathered are what the product adds up over.
         gathered = collectives.all_gather_tensor(x, 0, group)
@@ -468,7 +490,7 @@ def cut():
     given = torch.randn(32 * ranks, 16), torch.randn(16, 24), torch.randn(24, 16), torch.randn(16)
     result = {}
     both = (tensor_parallel, gradient, experts, along_sequence, one_sequence, local_experts)
-    others = (gathered, scattered, squared, reduced_product, gated, heads, contracted)
+    others = (gathered, scattered, squared, reduced_product, gated, heads, chained, contracted)
     for function in (*both, *others):
         expected = function(*given)
         for pieces in (2, 4):
@@ -509,6 +531,7 @@ def recipes():
         "inference": inference(),
         "data parallel": data_parallel(),
         "two waits": two_waits(),
+        "odd sizes": odd_sizes(),
     }
 
 
@@ -535,6 +558,21 @@ def two_waits():
     with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
         found = step()
     return {"same": all(map(torch.equal, found, plain)), **told(passes.done[before:])}
+
+
+def odd_sizes():
+    """Gradients of which two ranks cannot share one evenly, traced with real tensors, which gives
+    each node a fake mode of its own."""
+
+    def model(*given):
+        return [collectives.all_reduce(one + 1, "sum", dist.group.WORLD) for one in given]
+
+    torch.manual_seed(RANK)
+    given = [torch.randn(size) for size in (64, 65, 62, 66)]
+    gm, before = make_fx(model)(*given), len(passes.done)
+    options = {"estimate": far_away, "memory_budget": "4x", "collective_order": "free"}
+    found = halflap.torch.optimize(gm, rewrite="exact", **options)(*given)
+    return {"same": all(map(torch.equal, found, model(*given))), **told(passes.done[before:])}
 
 
 def inference():

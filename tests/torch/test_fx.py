@@ -60,6 +60,7 @@ def test_recipes(tmp_path):
         assert rank["inference"]["pieces"] == 1, rank["inference"]
         assert rank["data parallel"]["merged"] > 0, rank["data parallel"]
         assert rank["two waits"]["merged"] > 0, rank["two waits"]
+        assert rank["odd sizes"]["merged"] == 3, rank["odd sizes"]
 
 
 def test_ranks_agree_or_change_nothing(tmp_path):

@@ -35,13 +35,6 @@ PLAIN = {
 }
 
 
-def _values(given: Any) -> Any:
-    """What an argument is: of nodes, what they give."""
-    if isinstance(given, Node):
-        return value_of(given)
-    return [_values(one) for one in given] if isinstance(given, (list, tuple)) else given
-
-
 class Emitter:
     """Puts calls of operators before a node."""
 
@@ -60,8 +53,8 @@ class Emitter:
         """A call of an operator, with what it gives."""
         with self._graph.inserting_before(self._before):
             node = self._graph.call_function(target, args, named)
-        values = [_values(one) for one in args]
-        others = {name: _values(one) for name, one in named.items()}
+        values = [self._values(one) for one in args]
+        others = {name: self._values(one) for name, one in named.items()}
         node.meta.update(self._meta)
         node.meta["val"] = self._given(target, values, others)
         return node
@@ -70,6 +63,22 @@ class Emitter:
         """A node in a shape, which is itself if it has that."""
         is_same = [*value_of(node).shape] == shape
         return node if is_same else self.call(aten.reshape.default, node, shape)
+
+    def _values(self, given: Any) -> Any:
+        """What an argument is: of nodes, what they give."""
+        if isinstance(given, Node):
+            return self._in_mode(value_of(given))
+        return [self._values(one) for one in given] if isinstance(given, (list, tuple)) else given
+
+    def _in_mode(self, value: Any) -> Any:
+        """A value of another mode in this one: a graph that was traced with real tensors has a mode
+        for each node."""
+        is_other = type(value) is FakeTensor and value.fake_mode is not self._mode
+        if not is_other or value._has_symbolic_sizes_strides:
+            return value
+        sizes, strides = [*value.shape], [*value.stride()]
+        same = torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+        return FakeTensor(self._mode, same, value.fake_device)
 
     def _given(self, target: Any, values: Any, others: dict[str, Any]) -> Any:
         if not isinstance(target, torch._ops.OpOverload):

@@ -64,8 +64,9 @@ def merge_all(graph: Graph, recipes: Sequence[Mapping[str, Any]], exact: bool) -
     for recipe in recipes:
         starts = [nodes[name] for name in recipe["members"]] if recipe["kind"] == "merge" else []
         members = _members(starts) if len(starts) > 1 else None
-        if members is not None and _writer(members).takes(members, exact):
-            sets.append(sorted(members, key=lambda one: places[one.start]))
+        taken = [] if members is None else _writer(members).taken(members, exact)
+        if taken:
+            sets.append(sorted(taken, key=lambda one: places[one.start]))
     merged = [_merge(graph, members) for members in _independent(graph, sets)]
     if merged:
         # Members' waits and their users may come before the last input is made.
@@ -181,8 +182,8 @@ class _Gather:
 
     name = "all_gather"
 
-    def takes(self, members: list[_Member], exact: bool) -> bool:
-        return True
+    def taken(self, members: list[_Member], exact: bool) -> list[_Member]:
+        return members
 
     def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
         ranks = members[0].start.args[1]
@@ -211,8 +212,9 @@ class _Scatter:
 
     name = "reduce_scatter"
 
-    def takes(self, members: list[_Member], exact: bool) -> bool:
-        return not exact or _keeps_sums(members, members[0].start.args[2])
+    def taken(self, members: list[_Member], exact: bool) -> list[_Member]:
+        keeps = not exact or _keeps_sums(members, members[0].start.args[2])
+        return members if keeps else []
 
     def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
         ranks = members[0].start.args[2]
@@ -236,18 +238,23 @@ class _Reduce:
 
     name = "all_reduce"
 
-    def takes(self, members: list[_Member], exact: bool) -> bool:
-        if not exact:
-            return True
-        is_sum = members[0].start.args[1] == "sum"
+    def taken(self, members: list[_Member], exact: bool) -> list[_Member]:
+        return self._shared(members) if exact else members
+
+    def _shared(self, members: list[_Member]) -> list[_Member]:
+        """Those of which every rank can add up an equal part, if that keeps bits and gains
+        anything."""
+        _, operation, group = members[0].start.args
+        ranks = _ranks(group)
+        even = [one for one in members if one.elements % ranks == 0]
         # Two collectives for two would gain nothing.
-        is_worth_it = len(members) > 2
-        return is_sum and is_worth_it and _keeps_sums(members, _ranks(members[0].start.args[2]))
+        is_worth_it = operation == "sum" and len(even) > 2
+        return even if is_worth_it and _keeps_sums(even, ranks) else []
 
     def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
         _, operation, group = members[0].start.args
         ranks = _ranks(group)
-        if self.takes(members, exact=True):
+        if len(self._shared(members)) == len(members):
             part = _reduced(emit, members, ranks, (operation, ranks, group))
             start = emit.call(functional.all_gather_into_tensor.default, part, ranks, group)
             gathered = emit.call(functional.wait_tensor.default, start)

@@ -417,16 +417,16 @@ class _Run:
 
     def _attempt(self, plan: Plan, limit: str) -> Attempt:
         """Changes the graph as planned, and orders it."""
-        exact = self.asked.is_exact
         before = sequence_of([*self.graph.nodes])
-        regrouped = regroup_all(self.graph) if self.asked.regroups else []
-        narrowed = narrow_all(self.graph) if self.asked.merges else []
-        merged = merge_all(self.graph, plan.recipes, exact)
-        split = split_all(self.graph, plan.cuts, exact) if plan.cuts.exposed else []
-        plan = plan.with_starts([one.collectives[0] for one in split])
-        if not (narrowed or merged or split or regrouped):
-            return Attempt(self, plan, None)
-        if sequence_of([*self.graph.nodes]) != before:
+        try:
+            rewrites = self._written(plan)
+        except (MemoryError, OSError, Unsupported):
+            raise
+        except Exception as problem:
+            # Graph and plan alone decide what is written: all ranks fail alike.
+            raise Unsupported(f"a rewrite failed: {type(problem).__name__}: {problem}") from problem
+        plan = plan.with_starts([one.collectives[0] for one in rewrites.split])
+        if not any(rewrites) or sequence_of([*self.graph.nodes]) != before:
             return Attempt(self, plan, None)
         program = self._hand_over()
         text = _halflap.to_json(program.graph())
@@ -435,8 +435,16 @@ class _Run:
         except _halflap.Error:
             # It does not fit into memory.
             return Attempt(self, plan, None)
-        rewrites = Rewrites(narrowed, merged, split, regrouped)
         return Attempt(self, plan, found, program, text, rewrites)
+
+    def _written(self, plan: Plan) -> Rewrites:
+        """Changes the graph as planned."""
+        asked, graph = self.asked, self.graph
+        regrouped = regroup_all(graph) if asked.regroups else []
+        narrowed = narrow_all(graph) if asked.merges else []
+        merged = merge_all(graph, plan.recipes, asked.is_exact)
+        split = split_all(graph, plan.cuts, asked.is_exact) if plan.cuts.exposed else []
+        return Rewrites(narrowed, merged, split, regrouped)
 
 
 class Alone:

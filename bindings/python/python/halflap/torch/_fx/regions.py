@@ -9,6 +9,7 @@ ones before alone; `blocks` says what a piece is.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,16 +91,15 @@ class Cuts(NamedTuple):
     reach_back: bool = False
 
 
-def regions_of(graph: Graph, cuts: Cuts) -> list[Region]:
-    """Regions of exposed collectives, none of which shares a node with another."""
-    found: list[Region] = []
+def regions_of(graph: Graph, cuts: Cuts) -> Iterator[Region]:
+    """Regions of exposed collectives, none of which shares a node with another. Each is looked for
+    once the one before has been used, which may have been cut by then."""
     taken: set[Node] = set()
-    for node in graph.nodes:
+    for node in [*graph.nodes]:
         region = None if node in taken else _region_at(node, cuts)
         if region is not None and taken.isdisjoint(region.nodes):
             taken.update(region.nodes)
-            found.append(region)
-    return found
+            yield region
 
 
 def reaches_back(graph: Graph, cuts: Cuts) -> bool:

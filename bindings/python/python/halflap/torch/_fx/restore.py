@@ -49,7 +49,11 @@ class Backup:
         graph = self._graph
         if [*graph.nodes] == [one.node for one in self._saved]:
             return
-        for node in reversed([*graph.nodes]):
+        # A graph that was left half way is in no sequence: nodes let go of each other first.
+        nodes = [*graph.nodes]
+        for node in nodes:
+            node.args, node.kwargs = (), {}
+        for node in nodes:
             graph.erase_node(node)
         graph._graph_namespace = type(graph._graph_namespace)()
         _add_again(self._saved, graph)

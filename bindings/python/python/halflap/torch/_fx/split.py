@@ -46,9 +46,9 @@ def split_all(graph: Graph, cuts: Cuts, exact: bool) -> list[Split]:
             continue
         names = tuple(one.name for one in region.collectives)
         _Cut(graph, region).write()
-        found.append(Split(names, region.pieces))
-    if found:
+        # The next region may read what this one made, and is looked for in sequence.
         sort(graph)
+        found.append(Split(names, region.pieces))
     return found
 
 
