@@ -406,7 +406,7 @@ def _compiles_elsewhere() -> bool:
 
 def _past(backend: Backend) -> Cause:
     named = f"backend {backend.name!r}" if backend.name else "the backend"
-    to_do = "use backend='inductor', torch.compile's default"
+    to_do = "use backend='inductor', or halflap.torch.optimize in a backend of your own"
     return Cause(Reason.BACKEND, f"{named} does not use Inductor", to_do)
 
 
