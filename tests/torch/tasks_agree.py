@@ -209,6 +209,7 @@ def afterwards():
         if RANK == 1 and options is not None:
             halflap.torch.enable(**{"estimate": slow_link, "memory_budget": 2.0, **options})
         found[name] = step(32 if RANK == 0 else 48)
+        found[name]["outcome"] = halflap.torch.status().graphs[-1].outcome.name
         halflap.torch.disable()
     # Which has other dependencies, and cannot have the order of what came before.
     with enabled(len(ways)):

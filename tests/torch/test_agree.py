@@ -93,7 +93,9 @@ def test_failures_are_recorded(mixes):
 
 
 def test_what_was_agreed_on_binds_whatever_comes_later(tmp_path):
-    for rank in launch("agree.afterwards", tmp_path, ranks=2):
+    ranks = launch("agree.afterwards", tmp_path, ranks=2)
+    assert [ranks[1][name]["outcome"] for name in ("kept", "free")] == 2 * ["AGREED"]
+    for rank in ranks:
         assert {name: one["right"] for name, one in rank.items()} == dict.fromkeys(rank, True)
         assert all(one["free"] == [True] for name, one in rank.items() if name != "apart"), rank
         assert len(rank["apart"]["free"]) == 2

@@ -173,6 +173,7 @@ class OverlapPass:
             return snodes
         bound = self.bound(snodes)
         if bound is not None:
+            session.compiling.has_followed = True
             return bound
         if self.torchs is not None:
             return snodes if self.torchs == "none" else torch_default(snodes)

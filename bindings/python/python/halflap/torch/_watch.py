@@ -38,6 +38,7 @@ class Outcome(Enum):
 
     ORDERED = "ordered"
     CACHED = "from a compile cache"
+    AGREED = "in the order that ranks agreed on before"
     TORCHS_ORDER = "in torch's order"
     WITHOUT = "compiled without halflap"
 
@@ -257,7 +258,7 @@ class Look:
     def around_inductor(self, call: TorchCall) -> Any:
         census = self._census(call) or Census()
         ran_before = len(session.history)
-        session.compiling.was_called = False
+        session.compiling.was_called = session.compiling.has_followed = False
         with _frame(is_inductors=True) as frame:
             compiled = call.make()
         _settle()
@@ -321,6 +322,8 @@ class Look:
             _record(replace(graph, cause=_of_setting(stops[0])))
         elif is_cached:
             _record(replace(graph, outcome=Outcome.CACHED))
+        elif session.compiling.has_followed:
+            _record(replace(graph, outcome=Outcome.AGREED))
         elif self._pass.torchs is not None:
             _record(replace(graph, outcome=Outcome.TORCHS_ORDER, cause=TUNED))
         elif session.compiling.was_called:
