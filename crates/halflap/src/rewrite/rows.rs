@@ -133,8 +133,8 @@ pub(super) fn check_cut(graph: &Graph, ops: &[OpId]) -> Result<(), RewriteError>
     rows.settle().map(|_| ()).map_err(fails)
 }
 
-/// The buffer behind a name of size zero: a wait passes on the collective's buffer, whatever else it
-/// reads, and a collective that works in place its input.
+/// The buffer behind a name of size zero: a wait passes on the collective's buffer, whatever else
+/// it reads, and a collective that works in place its input.
 pub(super) fn content(graph: &Graph, buffer: BufId) -> BufId {
     let mut at = buffer;
     while graph.size_alloc(at) == Bytes::ZERO {
