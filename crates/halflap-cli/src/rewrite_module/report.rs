@@ -206,7 +206,7 @@ impl ModuleChanges {
             facts.push(("", format!("... and {more} more: --json has all")));
         }
         let stays = |(name, why): &(String, String)| {
-            ("not pipelined", format!("{}: {}", printable(name), printable(why)))
+            ("not pipelined", format!("{}: {}", printable(name), printable_end(why, 240)))
         };
         facts.extend(self.loops.iter().take(ROWS).map(stays));
         facts.extend(self.order_alone.described().map(|text| ("order alone", text)));

@@ -4,6 +4,7 @@
 //! index was out of range, as JAX does if it is asked to fill: those indices need no bounds.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
@@ -111,11 +112,12 @@ fn is_replaced(module: &Module, instr: InstrId) -> bool {
         Opcode::DynamicUpdateSlice => (2, false),
         _ => return false,
     };
+    let indices = operands.iter().skip(first);
     let of_index: BTreeSet<InstrId> =
-        operands.iter().skip(first).flat_map(|operand| passed_on(module, operand.of)).collect();
+        indices.flat_map(|operand| made_of(module, operand.of, shifted)).collect();
     match read {
         true => reaches_selects(module, instr, &of_index),
-        false => passed_on(module, operands[1].of)
+        false => made_of(module, operands[1].of, rearranged)
             .into_iter()
             .any(|instr| looks_at(module, instr, &of_index)),
     }
@@ -127,8 +129,28 @@ fn only_rearranges(opcode: Opcode) -> bool {
     matches!(opcode, Bitcast | Broadcast | Concatenate | Convert | Copy | Reshape | Transpose)
 }
 
-/// The values, but constants, that an array consists of.
-fn passed_on(module: &Module, instr: InstrId) -> BTreeSet<InstrId> {
+/// The operands whose elements an instruction only moves.
+fn rearranged(opcode: Opcode) -> Range<usize> {
+    if only_rearranges(opcode) { 0..usize::MAX } else { 0..0 }
+}
+
+/// The operands that an index is still that index of: it may count from where a rank's part
+/// begins, or from the end.
+fn shifted(opcode: Opcode) -> Range<usize> {
+    match opcode {
+        Opcode::Add | Opcode::Subtract | Opcode::Maximum | Opcode::Minimum => 0..2,
+        Opcode::Clamp => 1..2,
+        Opcode::Select => 1..3,
+        _ => rearranged(opcode),
+    }
+}
+
+/// The values, but constants, that an array is made of, through some operands.
+fn made_of(
+    module: &Module,
+    instr: InstrId,
+    through: fn(Opcode) -> Range<usize>,
+) -> BTreeSet<InstrId> {
     let mut found = BTreeSet::new();
     let mut open = vec![instr];
     while let Some(instr) = open.pop() {
@@ -136,9 +158,9 @@ fn passed_on(module: &Module, instr: InstrId) -> BTreeSet<InstrId> {
         if matches!(opcode, Opcode::Constant | Opcode::Iota) || !found.insert(instr) {
             continue;
         }
-        if only_rearranges(opcode) {
-            open.extend(module.operands(instr).iter().map(|operand| operand.of));
-        }
+        let operands = module.operands(instr).iter().enumerate();
+        let followed = operands.filter(|(place, _)| through(opcode).contains(place));
+        open.extend(followed.map(|(_, operand)| operand.of));
     }
     found
 }
@@ -225,6 +247,12 @@ start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
         let other = FILLED.replace("select(goods, more, none)", "add(more, none)");
         let found = bounds_of(&other, "rows");
         assert_eq!((found.len(), &found[0].most[..]), (1, &[(0, 9)][..]));
+        // The index counts from where this rank's rows begin, or from the end.
+        let other = FILLED.replace("bitcast(ids)", "bitcast(from)").replace(
+            "  wide =",
+            "  begin = s32[3] parameter(2)\n  from = s32[3] subtract(ids, begin)\n  wide =",
+        );
+        assert!(bounds_of(&other, "rows").is_empty());
         // A condition that says nothing of the index.
         let other = FILLED.replace("compare(ids, nines)", "compare(nines, nines)");
         assert_eq!(bounds_of(&other, "rows").len(), 1);
