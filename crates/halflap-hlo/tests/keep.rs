@@ -1,45 +1,12 @@
 //! All-gathers that are not repeated: what is kept for that, what is refused and why, and what the
 //! proof accepts.
 
+#[path = "common/entries.rs"]
+mod entries;
+
+use entries::{GROUPS, applied, read, text};
 use halflap_hlo::change::{self, Recipe};
 use halflap_hlo::{Module, Sameness, same};
-
-const GROUPS: &str = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
-
-/// A module of four ranks whose entry has parameters `x` and `y` of f32[8,4], and these lines.
-fn text(lines: &str) -> String {
-    format!(
-        "HloModule m, num_partitions=4
-
-%add (a: f32[], b: f32[]) -> f32[] {{
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %c = f32[] add(%a, %b)
-}}
-
-ENTRY %main (x: f32[8,4], y: f32[8,4]) -> f32[8,4] {{
-  %x = f32[8,4]{{1,0}} parameter(0)
-  %y = f32[8,4]{{1,0}} parameter(1)
-  %table = s32[4]{{0}} constant({{0, 2, 4, 6}})
-  %id = u32[] partition-id()
-  %one = s32[1]{{0}} dynamic-slice(%table, %id), dynamic_slice_sizes={{1}}
-  %at = s32[] reshape(%one)
-  %zero = s32[] constant(0)
-{lines}
-}}
-"
-    )
-}
-
-fn read(lines: &str) -> Module {
-    let text = text(lines);
-    Module::read(text.clone()).unwrap_or_else(|error| panic!("{error}\n{text}"))
-}
-
-fn applied(module: &Module, recipes: &[Recipe]) -> Module {
-    let (changed, _) = change::apply(module, recipes).unwrap_or_else(|error| panic!("{error}"));
-    changed
-}
 
 /// A weight that is gathered, and again behind a barrier, beside another one.
 fn repeated() -> String {
