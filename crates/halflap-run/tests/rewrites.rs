@@ -208,6 +208,13 @@ impl Writer {
         }
     }
 
+    /// A barrier beside a value: its name.
+    fn barrier(&mut self, shard: &str, part: &str, value: &str) -> String {
+        let pair = format!("({shard}, {WHOLE})");
+        let held = self.line("tuple", &format!("{pair} tuple({part}, {value})"));
+        self.line("barrier", &format!("{pair} opt-barrier({held})"))
+    }
+
     /// Rows that are gathered, and later again, behind a barrier; not always the same ones.
     fn repeated(&mut self) {
         let (groups, members) = self.groups();
@@ -229,9 +236,7 @@ impl Writer {
         let used = self.line("compute", &format!("{WHOLE} add({used}, {first})"));
         self.keep(&used);
         self.compute();
-        let pair = format!("({shard}, {WHOLE})");
-        let held = self.line("tuple", &format!("{pair} tuple({part}, {used})"));
-        let held = self.line("barrier", &format!("{pair} opt-barrier({held})"));
+        let held = self.barrier(&shard, &part, &used);
         let mut again = self.line("gte", &format!("{shard} get-tuple-element({held}), index=0"));
         if self.random.below(4) == 0 {
             again = self.line("tanh", &format!("{shard} tanh({again})"));
@@ -261,9 +266,7 @@ impl Writer {
         let used = self.line("compute", &format!("{WHOLE} add({used}, {read})"));
         self.keep(&used);
         self.compute();
-        let pair = format!("({shard}, {WHOLE})");
-        let held = self.line("tuple", &format!("{pair} tuple({part}, {used})"));
-        let held = self.line("barrier", &format!("{pair} opt-barrier({held})"));
+        let held = self.barrier(&shard, &part, &used);
         let again = self.line("gte", &format!("{shard} get-tuple-element({held}), index=0"));
         let second = self.line("all-gather", &format!("{WHOLE} all-gather({again}), {gather}"));
         let places = match self.random.below(4) {
