@@ -536,3 +536,75 @@ fn collectives_on_the_compute_stream() {
         }
     }
 }
+
+/// Collectives, messages and copies that a loop overlaps are started by the compute stream itself,
+/// also in a loop in a loop and in branches; those after the loop meet the right ones.
+#[test]
+fn overlapped_collectives_in_loops() {
+    let source = "HloModule m, num_partitions=2
+        add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b) }
+        yes { p = f32[96,96] parameter(0)
+          s = f32[96,96] all-reduce-start(p), channel_id=5, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          k = f32[96,96] negate(p)\n d = f32[96,96] all-reduce-done(s)\n ROOT r = f32[96,96] add(d, k) }
+        no { p = f32[96,96] parameter(0)\n ROOT n = f32[96,96] negate(p) }
+        less { s = (s32[], f32[96,96]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(3)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        inner { s = (s32[], f32[96,96]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[96,96] get-tuple-element(s), index=1\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          o = (f32[96,96], f32[96,96]) collective-permute-start(a), channel_id=1, source_target_pairs={{0,1},{1,0}}
+          k = f32[96,96] multiply(a, a)\n b = f32[96,96] collective-permute-done(o)
+          c = f32[96,96] subtract(b, k)\n ROOT t = (s32[], f32[96,96]) tuple(j, c) }
+        cond { s = (s32[], f32[96,96]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(5)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        body { s = (s32[], f32[96,96]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[96,96] get-tuple-element(s), index=1\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          e = token[] after-all()
+          v = (f32[96,96], u32[], token[]) recv(e), channel_id=6, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,0}}}
+          u = (f32[96,96], u32[], token[]) send(a, e), channel_id=6, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,0}}}
+          z = s32[] constant(0)\n h = f32[] constant(0.25)\n hs = f32[96,96] broadcast(h), dimensions={}
+          t = (s32[], f32[96,96]) tuple(z, a)\n w = (s32[], f32[96,96]) while(t), condition=less, body=inner
+          x = f32[96,96] get-tuple-element(w), index=1\n y = f32[96,96] multiply(x, hs)
+          g = (f32[96,96], f32[96,96], u32[]) copy-start(y)
+          vd = (f32[96,96], token[]) recv-done(v), channel_id=6\n ud = token[] send-done(u), channel_id=6
+          q = f32[96,96] get-tuple-element(vd), index=0\n l = f32[96,96] tanh(q)
+          f = f32[96,96] copy-done(g)\n two = s32[] constant(2)\n r = s32[] remainder(i, two)
+          m = f32[96,96] add(f, l)\n c = f32[96,96] conditional(r, m, m), branch_computations={yes, no}
+          th = f32[96,96] tanh(c)\n ROOT ut = (s32[], f32[96,96]) tuple(j, th) }
+        ENTRY e { p = f32[96,96] parameter(0)\n z = s32[] constant(0)
+          f = f32[96,96] all-reduce(p), channel_id=2, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          g = f32[96,96] subtract(f, p)\n t = (s32[], f32[96,96]) tuple(z, g)
+          w = (s32[], f32[96,96]) while(t), condition=cond, body=body
+          a = f32[96,96] get-tuple-element(w), index=1
+          o = f32[96,96] all-reduce-start(a), channel_id=3, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          k = f32[96,96] multiply(a, a)\n q = f32[96,96] all-reduce-done(o)
+          l = f32[96,96] all-reduce(k), channel_id=4, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+          ROOT r = (f32[96,96], f32[96,96]) tuple(q, l) }";
+    // Plain evaluation has no messages: a permute does the same.
+    let is_message = |line: &&str| {
+        !["v = ", "u = ", "vd = ", "ud = ", "e = "]
+            .iter()
+            .any(|start| line.trim_start().starts_with(start))
+    };
+    let permuted = source.lines().filter(is_message).collect::<Vec<_>>().join("\n").replace(
+        "q = f32[96,96] get-tuple-element(vd), index=0",
+        "q = f32[96,96] collective-permute(a), channel_id=6, source_target_pairs={{0,1},{1,0}}",
+    );
+    let (module, evaluated) = (text(source), text(&permuted));
+    for (prepared, program) in [plan(&module, None), fused(&module, Some(3))] {
+        let inputs = made(&prepared, 5);
+        let expected = Evaluator::new(&evaluated).unwrap().run(&inputs).unwrap();
+        // A check of single tasks has every iteration issued.
+        let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
+        for checks in [Checks::default(), checks] {
+            let options = Options { steps: 3, checks, ..Options::default() };
+            let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
+            for (rank, of) in outcome.ranks.iter().enumerate() {
+                assert_close(&of.outputs, &expected[rank], (0.0, 0.0), "loops");
+                assert!(of.peak <= program.peak());
+                let met = of.spans[0].iter().filter(|span| span.met.is_some()).count();
+                // Of messages, each of a pair.
+                assert_eq!(met, 3 + 5 * (3 + 2) + 3, "every collective is timed");
+            }
+        }
+    }
+}

@@ -18,7 +18,8 @@ use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::Sequence;
 use super::task::{
-    CastId, InlineCollective, RankStreams, StreamTask, TaskWork, Worker, run_kernel,
+    AsideKind, AsideWork, AwaitedTask, CastId, InlineCollective, LoopStart, RankStreams,
+    StreamTask, TaskWork, Worker, run_kernel,
 };
 use super::turns::LoopLimits;
 use crate::address::{Address, MemoryCopy};
@@ -46,8 +47,8 @@ struct SlotMemory {
 struct RunningPlan {
     plan: PlanId,
     at: IdVec<SlotId, Option<SlotMemory>>,
-    /// For each step that started something, its stream and number.
-    started: Vec<Option<(usize, Sequence)>>,
+    /// For each step that started something, its stream and task.
+    started: Vec<Option<(usize, AwaitedTask)>>,
     /// What holds arrays that were read through bitcasts.
     held: Vec<PoolBlock>,
 }
@@ -332,9 +333,8 @@ impl Issuer<'_> {
             Some(message) => message.end == MessageEnd::Send,
             None => true,
         };
-        self.streams.all[stream].push(StreamTask { issued, work });
+        self.issued[stream] = self.streams.all[stream].push(StreamTask { issued, work });
         self.streams.issued.store(self.number, Ordering::SeqCst);
-        self.issued[stream] += 1;
         if self.options.checks.launch_blocking && may_wait {
             // The next issue, or the end of the run, reports the failure.
             let _ = self.streams.all[stream].wait(self.issued[stream], self.fate);
@@ -639,7 +639,7 @@ impl Issuer<'_> {
             Action::Collective { .. } => self.start_or_meet(frame, step)?,
             Action::Transfer { .. } | Action::Message { .. } => self.start(frame, step)?,
             Action::Wait { label, start } => {
-                if let Some((stream, until)) = frame.started[*start] {
+                if let Some((stream, until)) = frame.started[*start].clone() {
                     self.push(0, *label, TaskWork::Wait { stream, until });
                 }
             }
@@ -704,43 +704,49 @@ impl Issuer<'_> {
             Ok(block.address)
         });
         let arrays = arrays.collect::<Result<_, _>>()?;
-        let (after, sequence) = (self.issued[0], self.next_number(collective.comm));
-        self.push_beside(*stream, label, TaskWork::Collective { after, sequence, arrays });
+        let kind = AsideKind::Collective(collective.comm);
+        self.push_beside(*stream, label, AsideWork { kind, arrays });
         Ok(())
     }
 
     /// A task on another stream waits for all compute issued before it.
     fn start(&mut self, frame: &mut RunningPlan, step: usize) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
-        match &plan.actions[step] {
+        let (label, stream, kind, arrays) = match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
                 let mut arrays = self.read(frame, ins, ReadList { label: *label, list: 0 })?;
                 arrays.extend(self.addresses(frame, outs));
-                let after = self.issued[0];
-                let sequence = self.next_number(collective.comm);
-                let work = TaskWork::Collective { after, sequence, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, *label, work));
+                (label, stream, AsideKind::Collective(collective.comm), arrays)
             }
             Action::Transfer { label, stream, launch } => {
                 let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
-                let after = self.issued[0];
-                let work = TaskWork::Transfer { after, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, *label, work));
+                (label, stream, AsideKind::Transfer, arrays)
             }
             Action::Message { label, stream, arrays } => {
-                let arrays = self.addresses(frame, arrays);
-                let after = self.issued[0];
-                let work = TaskWork::Message { after, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, *label, work));
+                (label, stream, AsideKind::Message, self.addresses(frame, arrays))
             }
-            _ => {}
-        }
+            _ => return Ok(()),
+        };
+        let work = AsideWork { kind, arrays: arrays.into() };
+        frame.started[step] = Some(self.push_beside(*stream, *label, work));
         Ok(())
     }
 
-    fn push_beside(&mut self, stream: StreamId, label: u32, work: TaskWork) -> (usize, Sequence) {
-        let index = stream.index() + 1;
-        (index, self.push(index, label, work))
+    fn push_beside(
+        &mut self,
+        stream: StreamId,
+        label: u32,
+        work: AsideWork,
+    ) -> (usize, AwaitedTask) {
+        let stream = stream.index() + 1;
+        if self.recorded.is_some() {
+            let started = Arc::<AtomicU64>::default();
+            let start = LoopStart { stream, work, started: started.clone() };
+            self.push(0, label, TaskWork::Start(start));
+            return (stream, AwaitedTask::Started(started));
+        }
+        let work = work.task(self.issued[0], &self.sequences);
+        (stream, AwaitedTask::Number(self.push(stream, label, work)))
     }
 
     fn next_number(&self, comm: CommId) -> u64 {
@@ -760,7 +766,7 @@ impl Issuer<'_> {
         arrays.extend(self.addresses(frame, outs));
         let sequence = self.recorded.is_none().then(|| self.next_number(collective.comm));
         let (stream, arrays) = (stream.index() + 1, arrays.into());
-        let after = self.issued[stream];
+        let after = self.recorded.is_none().then(|| self.issued[stream]);
         let inline = InlineCollective { stream, after, sequence, arrays, wait };
         self.push(0, *label, TaskWork::Inline(inline));
         Ok(())

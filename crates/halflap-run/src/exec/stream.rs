@@ -55,16 +55,22 @@ impl<T> TaskStream<T> {
         }
     }
 
-    /// Adds a task.
-    pub(crate) fn push(&self, task: T) {
+    /// Adds a task, and says which number it has.
+    pub(crate) fn push(&self, task: T) -> Sequence {
         let mut queue = locked(&self.queue);
-        self.given.fetch_add(1, Ordering::SeqCst);
+        let number = self.given.fetch_add(1, Ordering::SeqCst) + 1;
         queue.push_back(task);
         let was_empty = queue.len() == 1;
         drop(queue);
         if was_empty {
             self.pushed.notify_one();
         }
+        number
+    }
+
+    /// The number of the last task that it was given.
+    pub(crate) fn last(&self) -> Sequence {
+        self.given.load(Ordering::SeqCst)
     }
 
     /// The next task; `None` once the stream is closed and empty, or a rank failed.

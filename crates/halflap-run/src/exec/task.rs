@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::Instant;
 
 use halflap::ids::Id;
+use halflap_hlo::ids::CommId;
 
 use super::float::Mode;
 use super::memory::Arena;
@@ -49,35 +50,83 @@ pub(super) struct CastId {
 /// What is done.
 pub(super) enum TaskWork {
     /// A kernel, with its inputs and then its outputs.
-    Kernel { arrays: Box<[Address]> },
+    Kernel { arrays: Arc<[Address]> },
     /// The bitcasts of an array: which one of the step's, from where, to where.
     Cast { which: CastId, arrays: [Address; 2] },
     /// Copies that happen at once.
     Copy { moves: Vec<MemoryCopy> },
-    /// A wait until another stream has completed this many tasks.
-    Wait { stream: usize, until: Sequence },
+    /// A wait until another stream has completed a task.
+    Wait { stream: usize, until: AwaitedTask },
     /// A collective, once compute has completed this many tasks.
-    Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
+    Collective { after: Sequence, sequence: u64, arrays: Arc<[Address]> },
     /// A collective that nothing overlaps, on this stream.
     Inline(InlineCollective),
     /// A transfer, once compute has completed this many tasks.
-    Transfer { after: Sequence, arrays: Box<[Address]> },
+    Transfer { after: Sequence, arrays: Arc<[Address]> },
     /// A rank's half of a message, once compute has completed this many tasks.
-    Message { after: Sequence, arrays: Box<[Address]> },
-    /// A loop without anything asynchronous.
+    Message { after: Sequence, arrays: Arc<[Address]> },
+    /// A loop that this stream runs on its own.
     Loop(Box<Turns>),
     /// A conditional in such a loop.
     Branch(Box<Branches>),
+    /// What such a loop starts on another stream.
+    Start(LoopStart),
+}
+
+/// A task that is waited for.
+#[derive(Clone)]
+pub(super) enum AwaitedTask {
+    Number(Sequence),
+    /// In a loop, the one that was started last in some place.
+    Started(Arc<AtomicU64>),
+}
+
+/// What a loop starts on another stream in each iteration, once compute has come there.
+pub(super) struct LoopStart {
+    pub(super) stream: usize,
+    pub(super) work: AsideWork,
+    /// The number on its stream of what was started last.
+    pub(super) started: Arc<AtomicU64>,
+}
+
+/// What runs on other streams than that of compute.
+pub(super) struct AsideWork {
+    pub(super) kind: AsideKind,
+    pub(super) arrays: Arc<[Address]>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum AsideKind {
+    Collective(CommId),
+    Transfer,
+    Message,
+}
+
+impl AsideWork {
+    /// The task, once compute has completed so many. `sequences` counts the collectives of each set
+    /// of devices.
+    pub(super) fn task(&self, after: Sequence, sequences: &[AtomicU64]) -> TaskWork {
+        let arrays = self.arrays.clone();
+        match self.kind {
+            AsideKind::Collective(comm) => {
+                let sequence = sequences[comm.index()].fetch_add(1, Ordering::Relaxed);
+                TaskWork::Collective { after, sequence, arrays }
+            }
+            AsideKind::Transfer => TaskWork::Transfer { after, arrays },
+            AsideKind::Message => TaskWork::Message { after, arrays },
+        }
+    }
 }
 
 /// A collective that compute waits for at once.
 pub(super) struct InlineCollective {
     /// The stream of its set, which must have completed this many tasks.
     pub(super) stream: usize,
-    pub(super) after: Sequence,
+    /// In a loop, all that it was given.
+    pub(super) after: Option<Sequence>,
     /// How many collectives the set has done before; in a loop that is counted as it runs.
     pub(super) sequence: Option<u64>,
-    pub(super) arrays: Box<[Address]>,
+    pub(super) arrays: Arc<[Address]>,
     /// The label of its wait.
     pub(super) wait: u32,
 }
@@ -270,7 +319,8 @@ impl Worker {
         program: &Prepared,
     ) -> Result<[Noted; 2], Stopped> {
         let InlineCollective { stream, after, sequence, arrays, wait } = inline;
-        self.streams.all[*stream].wait(*after, &self.fate)?;
+        let of_its_set = &self.streams.all[*stream];
+        of_its_set.wait(after.unwrap_or_else(|| of_its_set.last()), &self.fate)?;
         let (plan, step) = program.labels[issued.label as usize].at;
         let Action::Collective { collective, ins, .. } = &program.plans[plan].actions[step] else {
             return Err(Stopped);
@@ -289,6 +339,15 @@ impl Worker {
         ])
     }
 
+    /// Starts what a loop runs on another stream.
+    pub(super) fn start(&self, issued: &IssuedTask, start: &LoopStart) {
+        let LoopStart { stream, work, started } = start;
+        // Compute has come here: there is nothing to wait for.
+        let work = work.task(0, &self.sequences);
+        let number = self.streams.all[*stream].push(StreamTask { issued: issued.clone(), work });
+        started.store(number, Ordering::Relaxed);
+    }
+
     /// What a task reads, and what it writes.
     fn arrays(&self, task: &StreamTask) -> (Vec<Address>, Vec<Address>) {
         match &task.work {
@@ -303,7 +362,10 @@ impl Worker {
             }
             TaskWork::Cast { arrays: [from, to], .. } => (vec![*from], vec![*to]),
             TaskWork::Copy { moves } => moves.iter().map(|(from, to, _)| (*from, *to)).unzip(),
-            TaskWork::Wait { .. } | TaskWork::Loop(_) | TaskWork::Branch(_) => Default::default(),
+            TaskWork::Wait { .. }
+            | TaskWork::Loop(_)
+            | TaskWork::Branch(_)
+            | TaskWork::Start(_) => Default::default(),
         }
     }
 
@@ -427,9 +489,14 @@ impl Worker {
             }
             TaskWork::Copy { moves } => self.copy(moves),
             // Run by `task`, or as a part of that.
-            TaskWork::Loop(_) | TaskWork::Branch(_) | TaskWork::Inline(_) => {}
+            TaskWork::Loop(_) | TaskWork::Branch(_) | TaskWork::Inline(_) | TaskWork::Start(_) => {}
             TaskWork::Wait { stream, until } => {
-                self.streams.all[*stream].wait(*until, &self.fate)?
+                let until = match until {
+                    AwaitedTask::Number(number) => *number,
+                    // Only this thread writes it.
+                    AwaitedTask::Started(started) => started.load(Ordering::Relaxed),
+                };
+                self.streams.all[*stream].wait(until, &self.fate)?
             }
             TaskWork::Message { arrays, .. } => {
                 if let Some(message) = &label.message {

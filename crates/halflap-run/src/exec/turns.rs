@@ -1,8 +1,8 @@
 //! Loops that the compute stream runs on its own, and how long a loop may run.
 //!
-//! Where nothing in a loop is asynchronous, its tasks and their addresses are the same in every
-//! iteration. The issuing thread then hands them over once, and the compute stream repeats them
-//! without waiting for it.
+//! A loop's tasks and their addresses are the same in every iteration if it waits for all that it
+//! starts. The issuing thread then hands them over once, and the compute stream repeats them
+//! without waiting for it; what runs on other streams, it starts itself.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::failure::{Endless, Failure, Stopped};
 use crate::prepare::Prepared;
 use crate::sync::locked;
 
-/// A loop without anything asynchronous: what is run in each iteration.
+/// A loop that the compute stream runs on its own: what is run in each iteration.
 pub(super) struct Turns {
     pub(super) label: u32,
     pub(super) condition: Vec<StreamTask>,
@@ -31,7 +31,7 @@ pub(super) struct Turns {
     pub(super) decides: Option<Vec<AddressRange>>,
 }
 
-/// A conditional without anything asynchronous.
+/// A conditional in such a loop.
 pub(super) struct Branches {
     pub(super) selector: Address,
     pub(super) selector_bytes: usize,
@@ -222,6 +222,7 @@ impl Worker {
                         pace.spans.extend(noted);
                     }
                 }
+                TaskWork::Start(start) => self.start(&task.issued, start),
                 _ => self.one_of(task, pace)?,
             }
         }

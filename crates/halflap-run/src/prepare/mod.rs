@@ -34,7 +34,7 @@ use launch::cast_of;
 pub use launch::fits;
 use layout::{SlotContent, bitcasts, slot_arrays};
 pub(crate) use ready::{Action, Called, Cast, KernelLaunch, PlanReady, Read};
-use ready::{NodeLabel, has_collectives, is_synchronous};
+use ready::{NodeLabel, is_repeatable, uses_streams};
 
 /// Why a program cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -123,8 +123,8 @@ impl Prepared {
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {
             let mut ready = preparer.plan(id, plan)?;
-            ready.is_synchronous = is_synchronous(&ready, &plans);
-            ready.has_collectives = has_collectives(&ready, &plans);
+            ready.is_repeatable = is_repeatable(&ready, &plans);
+            ready.uses_streams = uses_streams(&ready, &plans);
             plans.push(ready);
         }
         preparer.check_messages()?;
@@ -259,8 +259,8 @@ impl Preparer<'_> {
             names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
             computation: self.module.computation_name(plan.computation).to_owned(),
             checks: self.checks(plan),
-            is_synchronous: false,
-            has_collectives: false,
+            is_repeatable: false,
+            uses_streams: false,
         })
     }
 

@@ -111,10 +111,11 @@ pub(crate) struct PlanReady {
     pub(crate) computation: String,
     /// The expected allocations and frees, and the node after which each is checked.
     pub(crate) checks: Vec<(Check, NodeLabel)>,
-    /// Whether nothing in it, or in what it calls, is asynchronous.
-    pub(crate) is_synchronous: bool,
-    /// Whether it, or what it calls, has collectives.
-    pub(crate) has_collectives: bool,
+    /// Whether it can be repeated without being issued again: it, and what it calls, waits for all
+    /// that it starts, and needs the same memory whichever branch it takes.
+    pub(crate) is_repeatable: bool,
+    /// Whether it, or what it calls, runs anything on other streams than that of compute.
+    pub(crate) uses_streams: bool,
 }
 
 impl PlanReady {
@@ -158,39 +159,44 @@ impl KernelLaunch {
     }
 }
 
-/// Whether a plan has collectives, given those of its callees.
-pub(super) fn has_collectives(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
+/// Whether a plan uses other streams than that of compute, given whether its callees do.
+pub(super) fn uses_streams(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
     plan.actions.iter().any(|action| match action {
-        Action::Collective { .. } => true,
-        Action::Call { called, .. } => plans[called.call.plan].has_collectives,
+        Action::Collective { .. } | Action::Transfer { .. } | Action::Message { .. } => true,
+        Action::Call { called, .. } => plans[called.call.plan].uses_streams,
         Action::Loop { repeat, .. } => {
-            plans[repeat.condition].has_collectives || plans[repeat.body].has_collectives
+            plans[repeat.condition].uses_streams || plans[repeat.body].uses_streams
         }
         Action::Branch { branches, .. } => {
-            branches.iter().any(|branch| plans[branch.call.plan].has_collectives)
+            branches.iter().any(|branch| plans[branch.call.plan].uses_streams)
         }
         _ => false,
     })
 }
 
-/// Whether nothing in a plan is asynchronous, given those of its callees: no other work is done
-/// during a collective.
-pub(super) fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
-    let is_one = |call: &PlannedCall| plans[call.plan].is_synchronous;
+/// Whether a plan can be repeated without being issued again, given whether its callees can.
+pub(super) fn is_repeatable(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
+    let is_one = |call: &PlannedCall| plans[call.plan].is_repeatable;
+    let waits = |step: usize| {
+        let is_wait =
+            |action: &Action| matches!(action, Action::Wait { start, .. } if *start == step);
+        plan.actions[step..].iter().any(is_wait)
+    };
     plan.actions.iter().enumerate().all(|(step, action)| match action {
         Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
-        Action::Collective { .. } => plan.awaited_at_once(step).is_some(),
-        Action::Wait { start, .. } => plan.awaited_at_once(*start).is_some(),
-        Action::Transfer { .. } | Action::Message { .. } => false,
+        Action::Collective { .. } | Action::Transfer { .. } | Action::Message { .. } => waits(step),
+        Action::Wait { start, .. } => *start < step,
         Action::Call { called, .. } => is_one(&called.call),
-        Action::Loop { repeat, .. } => {
-            plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous
-        }
+        Action::Loop { repeat, .. } => is_one_loop(repeat, plans),
         Action::Branch { branches, .. } => {
             branches.iter().all(|branch| is_one(&branch.call))
                 && have_same_room(plan, branches, plans)
         }
     })
+}
+
+fn is_one_loop(repeat: &Loop, plans: &IdVec<PlanId, PlanReady>) -> bool {
+    plans[repeat.condition].is_repeatable && plans[repeat.body].is_repeatable
 }
 
 /// Whether the results that branches leave to their caller need as much memory as it has for them.

@@ -44,12 +44,12 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    /// Whether the compute stream can run a loop on its own: nothing in it is asynchronous, and no
-    /// check looks at single tasks.
+    /// Whether the compute stream can run a loop on its own: all that it starts it waits for, and
+    /// no check looks at single tasks.
     fn can_record(&self, repeat: &Loop) -> bool {
         let fits = |plan| {
             let plan = &self.program.plans[plan];
-            plan.is_synchronous && (self.meets || !plan.has_collectives)
+            plan.is_repeatable && (self.meets || !plan.uses_streams)
         };
         fits(repeat.condition) && fits(repeat.body) && !self.is_watched()
     }
@@ -91,12 +91,13 @@ impl Issuer<'_> {
         let decides = decides.map(|elements| elements.iter().map(array).collect());
         let turns = Turns { label, condition, answer, body, moves, decides };
         self.push(0, label, TaskWork::Loop(Box::new(turns)));
-        let has_collectives = |plan| self.program.plans[plan].has_collectives;
-        if self.recorded.is_none()
-            && [repeat.condition, repeat.body].into_iter().any(has_collectives)
+        let uses_streams = |plan| self.program.plans[plan].uses_streams;
+        if self.recorded.is_none() && [repeat.condition, repeat.body].into_iter().any(uses_streams)
         {
-            // Later collectives are numbered after those of all iterations.
+            // What is issued later comes after all that the iterations have started.
             self.arrive()?;
+            let given = self.issued.iter_mut().zip(&self.streams.all);
+            given.for_each(|(number, stream)| *number = stream.last());
             self.number = after_all(self.number);
         }
         Ok(())
