@@ -6,14 +6,16 @@
 Writes a module for every rewrite, and a tensor-parallel one, on two ranks that are threads. Each is
 scheduled as it is and rewritten, and both texts run in turns on emulated links. Steps are simulated
 with the times that `--profile-out` measured in the same runs, plus what the runtime needs to pass a
-kernel or a collective from thread to thread: two chains, one of small kernels and one of small
-collectives, measure that in every round, because no kernel's own time contains it. Prints tables
+kernel or a collective from thread to thread: three chains, of small kernels, of small collectives
+that nothing overlaps, and of small collectives beside kernels, measure that in every round, because
+no kernel's own time contains it. Prints tables
 for docs/rewrite.md. Other work on the machine spoils it.
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import re
 import statistics
@@ -201,52 +203,73 @@ def parallel(name, count, rows, sizes):
     return entry(name, lines)
 
 
-def chain(name, count, reduces):
-    """Small kernels, each of which needs the one before; with a sum over the ranks between them."""
-    kind = "f32[32,32]{1,0}"
-    lines = [f"x0 = {kind} parameter(0)", f"w = {kind} parameter(1)"]
+#: The runtime runs a collective on the compute thread itself if nothing larger overlaps it.
+SHORT = 8 * 1024
+
+
+def chain(name, count):
+    """Small kernels, each of which needs the one before; with a sum over the ranks between them,
+    or with such a sum beside a kernel that is not short."""
+    kind, beside = "f32[32,32]{1,0}", f"f32[{SHORT * 2}]{{0}}"
+    lines = [f"x0 = {kind} parameter(0)", f"w = {kind} parameter(1)", f"y0 = {beside} parameter(2)"]
     for i in range(count):
         lines.append(f"d{i} = {kind} dot(x{i}, w), {DIMS}")
-        if reduces:
-            channel = f"channel_id={i + 1}"
-            lines.append(f"x{i + 1} = {kind} all-reduce(d{i}), {channel}, {ALL}, to_apply=add")
-        else:
+        sums = f"(d{i}), channel_id={i + 1}, {ALL}, to_apply=add"
+        if name == "kernels":
             lines.append(f"x{i + 1} = {kind} tanh(d{i})")
-    return entry(name, lines)
+        elif name == "collectives":
+            lines.append(f"x{i + 1} = {kind} all-reduce{sums}")
+        else:
+            lines.append(f"s{i} = {kind} all-reduce-start{sums}")
+            lines.append(f"y{i + 1} = {beside} negate(y{i})")
+            lines.append(f"x{i + 1} = {kind} all-reduce-done(s{i})")
+    results = f"({kind}, {beside}) tuple(x{count}, {'y0' if name != 'overlapped' else f'y{count}'})"
+    return entry(name, [*lines, f"all = {results}"])
 
 
 class Overhead:
     """What kernels and collectives take beyond their own times."""
 
+    COUNT = 60
+
     def __init__(self, halflap, folder):
         self.halflap = halflap
         self.paths = {}
-        for name, reduces in (("kernels", False), ("collectives", True)):
+        for name in ("kernels", "collectives", "overlapped"):
             self.paths[name] = folder / f"{name}.txt"
-            self.paths[name].write_text(chain(name, 60, reduces))
+            self.paths[name].write_text(chain(name, self.COUNT))
 
     def measure(self, steps):
-        kernels, step, own = self.missing("kernels", steps)
-        self.kernel = max(0, step - own) / kernels
-        collectives, step, own = self.missing("collectives", steps)
-        self.collective = max(0, (step - own) / (collectives / 2) - self.kernel)
+        self.kernel = self.missing("kernels", steps) / 2
+        self.collective = max(0, self.missing("collectives", steps) - self.kernel)
+        # The kernel beside a collective is passed on while that is under way.
+        self.overlapped = max(0, self.missing("overlapped", steps) - self.kernel)
 
     def missing(self, name, steps):
-        """How many instructions there are, what a step takes, and their own times together."""
+        """What a link of a chain takes longer than it is simulated with the times of its own."""
         path = self.paths[name]
         profile = path.with_suffix(".json")
         link = ["--emulate-link", f"{LINKS[0]}GB/s,{LATENCY}us"]
         command = [self.halflap, "run", path, "--input-order", "--steps", steps, *link]
         found = measured([*command, "--profile-out", profile])
-        times = json.loads(profile.read_text())
-        return len(times), found["step_time"], sum(times.values())
+        return max(0, found["step_time"] - simulated(self.halflap, path, profile)) / self.COUNT
 
-    def add_to(self, profile, communicates):
+    def add_to(self, profile, text):
         """Adds it to the times of a profile."""
         times = json.loads(profile.read_text())
+        of = {"kernel": self.kernel, "alone": self.collective, "overlapped": self.overlapped}
         for name in times:
-            times[name] += self.collective if communicates(name) else self.kernel
+            times[name] += of[how_it_runs(text, name)]
         profile.write_text(json.dumps(times))
+
+    def all(self):
+        return self.kernel, self.collective, self.overlapped
+
+
+def simulated(halflap, path, profile):
+    """The step of a module in its own order, with the times of a profile."""
+    command = [halflap, "simulate", path, "--profile", profile, "--json"]
+    return json.loads(common.run(command))["step_time"]
 
 
 #: Each with its module, and how it is rewritten.
@@ -262,10 +285,28 @@ PROGRAMS = {
 }
 
 
-def is_collective(text, name):
-    """Whether an instruction of a module communicates."""
+def how_it_runs(text, name):
+    """Whether an instruction of a module is a kernel, or a collective that a larger kernel
+    overlaps, or none does."""
     kinds = "all-gather|all-reduce|reduce-scatter"
-    return re.search(rf"%?{re.escape(name)} = [^\n]*? ({kinds})(-start)?\(", text) is not None
+    found = re.search(rf"%?{re.escape(name)} = [^\n]*? ({kinds})(-start)?\([^\n]*\n", text)
+    if found is None:
+        return "kernel"
+    done = re.search(rf"-done\([^\n)]*%?{re.escape(name)}\)", text[found.end() :])
+    if not found[2] or not done:
+        return "alone"
+    between = text[found.end() : found.end() + done.start()]
+    between = between[: between.rfind("\n") + 1]
+    return "overlapped" if any(map(is_long, between.splitlines())) else "alone"
+
+
+def is_long(line):
+    """Whether an instruction is a kernel that is not short, or a collective."""
+    parts = re.search(r" = \(?\w+\[([\d,]*)\]\S* ([\w-]+)\(", line)
+    if not parts or parts[2] in ("parameter", "get-tuple-element", "tuple", "bitcast", "constant"):
+        return False
+    elements = math.prod(int(size) for size in parts[1].split(",") if size)
+    return elements > SHORT or parts[2] == "dot" or re.match(r"all-|reduce-scatter", parts[2])
 
 
 class Program:
@@ -310,11 +351,9 @@ class Program:
             command = [self.halflap, "run", path, "--input-order", "--steps", steps]
             found = measured([*command, "--emulate-link", self.link, "--profile-out", profile])
             text = path.read_text()
-            overhead.add_to(profile, lambda name: is_collective(text, name))
-            simulated = json.loads(
-                common.run([self.halflap, "simulate", path, "--profile", profile, "--json"])
-            )
-            self.steps[which].append((found["step_time"], simulated["step_time"]))
+            overhead.add_to(profile, text)
+            step = simulated(self.halflap, path, profile)
+            self.steps[which].append((found["step_time"], step))
             self.last[which] = found
 
     def ratios(self):
@@ -372,13 +411,13 @@ def main():
         overhead, passed = Overhead(halflap, Path(folder)), []
         for _ in range(options.rounds):
             overhead.measure(options.steps)
-            passed.append((overhead.kernel, overhead.collective))
+            passed.append(overhead.all())
             for program in programs:
                 program.turn(options.steps, overhead)
     day = datetime.date.today().isoformat()
     print(f"{day}: {version_of([halflap])}, {cpu_model()}, load {os.getloadavg()[0]:.1f}")
-    kernel, collective = (statistics.median(of) / 1e3 for of in zip(*passed))
-    print(f"{kernel:.1f} us more for a kernel, {collective:.1f} us for a collective\n")
+    kernel, alone, overlapped = (f"{statistics.median(of) / 1e3:.1f} us" for of in zip(*passed))
+    print(f"{kernel} more for a kernel, {alone} for a collective, {overlapped} for one overlapped\n")
     head = ["program", "link", "rewrites", "old, measured", "simulated", "new, measured"]
     head += ["simulated", "ratio, measured", "simulated", "apart"]
     print(table(head, [program.row() for program in programs]))

@@ -177,6 +177,8 @@ bad = FOLDER / "bad.json"
 for content, part in (("{", "not JSON"), ("[]", "not a file of tune()")):
     bad.write_text(content)
     raises(ValueError, part, read_tuned, bad)
+for reader in (read_tuned, read_profile):
+    raises(FileNotFoundError, "there is no file 'none.json'; halflap.torch.", reader, "none.json")
 kept = {"format": "halflap.tuned/1", "measured": measured.to_dict(), "effort": "quick"}
 for chosen, part in (({"order": "best"}, "the order 'best'"), ({"name": 1}, "run tune() again")):
     bad.write_text(json.dumps({**kept, "chosen": chosen}))

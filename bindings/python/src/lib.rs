@@ -193,8 +193,9 @@ fn explain(
 ) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
     let (node, memory_budget) = (options.node()?, options.memory_budget()?);
+    let rewrite = options.rewrite()?;
     let of = ordered(program, order, &options)?;
-    let request = Explain { of, node, memory_budget, no_advice: false };
+    let request = Explain { of, node, memory_budget, rewrite, no_advice: false };
     options.finish()?;
     find(py, Request::Explain(Box::new(request)))
 }
@@ -213,6 +214,7 @@ fn what_if(
         memory: options.budgets()?.unwrap_or_else(|| defaults.memory.clone()),
         bandwidth: options.bandwidths()?.unwrap_or_else(|| defaults.bandwidth.clone()),
         collectives: options.collectives()?,
+        rewrite: options.rewrite()?,
         effort: options.effort()?,
         threads: options.threads()?,
         machine: options.machine()?,
@@ -346,7 +348,7 @@ fn answered<T: Send>(py: Python<'_>, answers: &mut Receiver<T>, stop: &StopSigna
 
 fn raised(failed: Failed) -> PyErr {
     match failed {
-        Failed::BadInput(problem) => BadInput::new_err(problem),
+        Failed::BadInput(problem) | Failed::NothingFits(problem) => BadInput::new_err(problem),
         Failed::Wrong(problem) | Failed::OnlyRan(problem) => NotValid::new_err(problem),
         Failed::BrokenRun(problem) => RunFailed::new_err(problem),
         Failed::OurBug(problem) | Failed::TorchDrifts(problem) => InternalError::new_err(problem),

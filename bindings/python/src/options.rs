@@ -268,7 +268,7 @@ impl<'py> Options<'py> {
     }
 
     /// True, one of the words of the command, or names of rewrites.
-    fn rewrite(&self) -> PyResult<Option<Rewrites>> {
+    pub fn rewrite(&self) -> PyResult<Option<Rewrites>> {
         let Some(value) = self.take("rewrite")? else { return Ok(None) };
         if let Ok(is_wanted) = value.cast::<PyBool>() {
             let is_wanted = is_wanted.is_true();

@@ -40,6 +40,16 @@ pub trait Answer: Send + Sync {
         None
     }
 
+    /// What was changed, in labelled lines.
+    fn changes(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// The step of the best order of the program before it was changed, if it may be.
+    fn order_alone(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Measured times by name, if this is an analysis of traces.
     fn profile(&self) -> Option<BTreeMap<String, Nanos>> {
         None

@@ -24,7 +24,7 @@ pub fn read(args: &CostArgs, program: &Input) -> Result<Costs, Failed> {
     }
     let link = args.link.as_deref().map(|name| link(name, device.as_ref())).transpose()?;
     let profile = args.profile.as_ref().map(profile).transpose()?;
-    Ok(Costs { device, link, profile })
+    Ok(Costs { device, link, profile, speedup: None })
 }
 
 fn device(input: &Input) -> Result<Device, Failed> {

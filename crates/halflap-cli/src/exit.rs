@@ -16,6 +16,8 @@ pub enum Failed {
     OnlyRan(String),
     /// Bad input or usage.
     BadInput(String),
+    /// Nothing was found within the memory limit, which is bad input, too.
+    NothingFits(String),
     /// Our own bug.
     OurBug(String),
     /// What was run did not complete.
@@ -44,6 +46,7 @@ impl Failed {
             Failed::Wrong(text)
             | Failed::OnlyRan(text)
             | Failed::BadInput(text)
+            | Failed::NothingFits(text)
             | Failed::OurBug(text)
             | Failed::BrokenRun(text)
             | Failed::TorchDrifts(text) => text.clone(),
@@ -65,7 +68,7 @@ impl Failed {
     pub fn code(&self) -> u8 {
         match self {
             Failed::Wrong(_) | Failed::BrokenRun(_) => 1,
-            Failed::BadInput(_) => 2,
+            Failed::BadInput(_) | Failed::NothingFits(_) => 2,
             Failed::OurBug(_) | Failed::TorchDrifts(_) => 3,
             Failed::ToldElsewhere(code) => *code,
             Failed::NobodyReads => 0,
@@ -83,7 +86,7 @@ impl Failed {
                 // If the reader is gone, the exit code still has the answer.
                 let _ = writeln!(std::io::stdout(), "{answer}");
             }
-            Failed::BadInput(problem) => {
+            Failed::BadInput(problem) | Failed::NothingFits(problem) => {
                 eprintln!("error: {problem}");
             }
             Failed::OurBug(problem) => {

@@ -26,6 +26,7 @@ mod execution;
 #[path = "execution/absent.rs"]
 mod execution;
 mod exit;
+mod explain;
 mod files;
 mod kind;
 mod log;
@@ -105,7 +106,7 @@ fn found(request: &Request) -> Result<Box<dyn Answer>, Failed> {
     Ok(match request {
         Request::Schedule(request) => schedule::find(request, false)?,
         Request::Simulate(request) => Box::new(look::simulated(request)?),
-        Request::Explain(request) => Box::new(look::explained(request)?),
+        Request::Explain(request) => explain::find(request)?,
         Request::WhatIf(request) => Box::new(what_if::find(request)?),
         Request::Timeline(request) => Box::new(timeline::find(request)?),
         Request::Analyze(request) => {
@@ -135,8 +136,10 @@ fn dispatch(args: &Args) -> Result<(), Failed> {
             schedule_into(command, verbose)
         }
         Command::Schedule(command) => schedule::run(command, verbose),
-        Command::Simulate(command) => look::run(&command.of, || look::simulated(command)),
-        Command::Explain(command) => look::run(&command.of, || look::explained(command)),
+        Command::Simulate(command) => {
+            look::run(&command.of, || Ok(Box::new(look::simulated(command)?)))
+        }
+        Command::Explain(command) => look::run(&command.of, || explain::find(command)),
         Command::WhatIf(command) => what_if::run(command),
         Command::Verify(command) => verify::run(command, verbose),
         Command::Align(command) => align::run(command),

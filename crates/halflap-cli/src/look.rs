@@ -46,11 +46,11 @@ pub fn explained(args: &args::Explain) -> Result<Looked, Failed> {
 /// Computes the result and writes it as requested.
 pub fn run(
     args: &args::Ordered,
-    find: impl FnOnce() -> Result<Looked, Failed>,
+    find: impl FnOnce() -> Result<Box<dyn Answer>, Failed>,
 ) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    put(&find()?, &asked)
+    put(find()?.as_ref(), &asked)
 }
 
 /// What is shown, and in how much detail.

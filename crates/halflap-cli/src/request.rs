@@ -84,6 +84,7 @@ impl WhatIf {
             memory: Vec::new(),
             bandwidth: BANDWIDTHS.to_vec(),
             collectives: CollectiveArgs::default(),
+            rewrite: None,
             effort: None,
             threads: None,
             output: None,

@@ -567,6 +567,15 @@ impl Answer for Merged {
         })
     }
 
+    fn changes(&self) -> Vec<(&'static str, String)> {
+        let alone = self.searched.map(|searched| ("order alone", searched.order_alone.to_string()));
+        self.facts().into_iter().chain(alone).collect()
+    }
+
+    fn order_alone(&self) -> Option<Nanos> {
+        self.searched.map(|searched| searched.order_alone)
+    }
+
     fn program(&self) -> Result<String, Failed> {
         let mut text = Vec::new();
         write_graph(&self.after.priced.graph, &mut text)

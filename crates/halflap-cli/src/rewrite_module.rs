@@ -272,7 +272,7 @@ impl<T> Maker<'_, T> {
     fn chosen(&self, allowed: &AllowedRecipes, without: &[String]) -> Result<Chosen<T>, Failed> {
         let alone = match self.search.search(self.subject, self.rung, &self.peaks) {
             Ok(alone) => alone,
-            Err(none_fits @ Failed::BadInput(_)) => {
+            Err(none_fits @ Failed::NothingFits(_)) => {
                 return self.fitting(allowed, without)?.ok_or(none_fits);
             }
             Err(failed) => return Err(failed),

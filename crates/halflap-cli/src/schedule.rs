@@ -76,10 +76,7 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
 
 /// Finds the orders that are requested, of the program as it is or changed.
 pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Failed> {
-    match files::is_module(&args.graph)? {
-        true => refuse_for_module(args)?,
-        false => refuse_for_graph(args)?,
-    }
+    refuse(files::is_module(&args.graph)?, args)?;
     let subject = Subject::read(&args.graph, &args.machine, args.order_collectives)?;
     subject.check(&args.which)?;
     let source = &subject.source;
@@ -91,16 +88,21 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         eprintln!("read {size} in {:.1} ms", source.read_seconds * 1e3);
     }
     if changes(args) {
-        return match subject.hlo.is_some() {
-            true => rewritten(subject, args),
-            false => Ok(Box::new(rewrite::find(args, &subject)?)),
-        };
+        return changed(subject, args);
     }
     let all = match args.passes.is_empty() {
         true => ModuleSearch::new(args).all(&subject, Rung::asked(&args.search), &Peaks::new())?,
         false => source.walk(|priced| passed(priced, args))?,
     };
     Ok(Box::new(Done::new(subject, all, args)))
+}
+
+/// A program, changed where that makes its step shorter, or as it is asked for.
+pub fn changed(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>, Failed> {
+    match subject.hlo.is_some() {
+        true => rewritten(subject, args),
+        false => Ok(Box::new(rewrite::find(args, &subject)?)),
+    }
 }
 
 /// A module, changed where that makes its step shorter.
@@ -127,6 +129,14 @@ fn measure(unit: &DecidedUnit, edges: Edges) -> Measure {
         }
         OrderOrigin::Searched(found) => Measure::new(found.limit, found.bound),
         OrderOrigin::Passed(passed) => Measure::new(peak.max(unit.result.peak()), passed.bound),
+    }
+}
+
+/// Rejects options that are not for this kind of program.
+pub fn refuse(is_module: bool, args: &args::Schedule) -> Result<(), Failed> {
+    match is_module {
+        true => refuse_for_module(args),
+        false => refuse_for_graph(args),
     }
 }
 
@@ -326,6 +336,14 @@ impl Answer for Done {
             (None, Some(unit)) => Ok(self.graph_text(unit)),
             (None, None) => Ok(String::new()),
         }
+    }
+
+    fn changes(&self) -> Vec<(&'static str, String)> {
+        self.changed.iter().flat_map(ModuleChanges::facts).collect()
+    }
+
+    fn order_alone(&self) -> Option<Nanos> {
+        self.changed.as_ref().and_then(ModuleChanges::order_alone)
     }
 
     fn figures(&self) -> Option<Figures> {

@@ -369,7 +369,7 @@ fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed 
     let of = if unit.is_empty() { String::new() } else { format!(" (computation '{unit}')") };
     match error {
         OptimizeError::NoOrderWithin { .. } => {
-            Failed::in_file(source.input.name(), format!("{error}{of}"))
+            Failed::NothingFits(format!("{}: {error}{of}", source.input.name()))
         }
         OptimizeError::Stopped => Failed::Stopped,
         _ => Failed::OurBug(error.to_string()),

@@ -1,10 +1,12 @@
 //! `halflap what-if`: what more memory or a faster network would gain.
 
+mod changed;
+
 use halflap::evaluate::{Evaluation, Setup};
 use halflap::explain::{Limits, explain};
 use halflap::graph::Edges;
 use halflap::memory::Budget;
-use halflap::optimize::{OptimizeError, Task, optimize};
+use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
 use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
@@ -14,7 +16,7 @@ use halflap_report::{AdviceLine, Cell, Column, Played, Table, collective_order, 
 use serde_json::{Value, json};
 
 use crate::answer::Answer;
-use crate::args::{self, EffortArg, PictureArgs};
+use crate::args::{self, EffortArg, PictureArgs, Rewrites};
 use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
@@ -25,20 +27,24 @@ use crate::recorded::{Collectives, Recorded};
 use crate::show::program;
 use crate::source::{Orders, Subject};
 use crate::terminal;
+use changed::ChangedSweep;
 
 /// One point of the sweep.
 struct SweepPoint {
     bandwidth: f64,
     limit: Bytes,
     bound: Nanos,
-    /// What was found, or the smallest peak that was reached.
-    found: Result<Optimum, Bytes>,
+    /// What was found, or the smallest peak that was reached, if that is known.
+    found: Result<Optimum, Option<Bytes>>,
 }
 
+#[derive(Clone, Copy)]
 struct Optimum {
     step_time: Nanos,
     exposed: Nanos,
     peak: Bytes,
+    /// The step of the best order of the program as it is, where it may be changed.
+    order_alone: Option<Nanos>,
 }
 
 /// The default limits, as multiples of the input order's peak.
@@ -82,15 +88,36 @@ pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     subject.check(&args.which)?;
     let source = &subject.source;
     let all = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let unit = source.chosen(&all, args.which.computation.as_deref())?.clone();
+    let rewrites = args.rewrite.as_ref().filter(|rewrites| rewrites.any());
+    let unit = match (rewrites, all.last()) {
+        // Rewrites are chosen for the whole program.
+        (Some(_), Some(entry)) if args.which.computation.is_none() => entry.clone(),
+        (Some(_), _) => return Err(one_computation()),
+        (None, _) => source.chosen(&all, args.which.computation.as_deref())?.clone(),
+    };
     let orders = args.schedule.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
     let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
     let rules = SweepRules { edges, effort: recorded.effort(args.effort)?, known };
-    let mut points = sweep(args, &rules, &unit.priced)?;
+    let memory = match args.memory.is_empty() {
+        true => GRID.map(Budget::Times).to_vec(),
+        false => args.memory.clone(),
+    };
+    let mut points = match rewrites {
+        Some(rewrites) => {
+            let changed = ChangedSweep::new(args, rewrites, &subject, &rules)?;
+            changed.points(&memory, unit.priced.peak_before())?
+        }
+        None => sweep(args, &rules, &memory, &unit.priced)?,
+    };
     if args.memory.is_empty() {
         points = telling(points);
     }
     Ok(Swept { args: args.clone(), subject, unit, rules, points })
+}
+
+fn one_computation() -> Failed {
+    let problem = "--rewrite changes a module as a whole: leave out --computation";
+    Failed::BadInput(problem.to_owned())
 }
 
 impl Answer for Swept {
@@ -108,7 +135,11 @@ impl Answer for Swept {
         let head = match self.subject.hlo.is_some() {
             true => {
                 let device = source.device().map_or(String::new(), |device| format!("{device}\n"));
-                format!("computation {}\n{device}", source.name_of(self.unit.priced.unit))
+                let unit = source.name_of(self.unit.priced.unit);
+                match self.rewrites() {
+                    true => device,
+                    false => format!("computation {unit}\n{device}"),
+                }
             }
             false => String::new(),
         };
@@ -122,6 +153,11 @@ impl Answer for Swept {
 }
 
 impl Swept {
+    /// Whether the program may be changed.
+    fn rewrites(&self) -> bool {
+        self.args.rewrite.as_ref().is_some_and(Rewrites::any)
+    }
+
     /// The points at the program's own bandwidth, or at the first that was asked for.
     fn own(&self) -> Vec<(&SweepPoint, &Optimum)> {
         let has = |wanted: f64| self.points.iter().any(|point| point.bandwidth == wanted);
@@ -212,15 +248,12 @@ impl Swept {
 fn sweep(
     args: &args::WhatIf,
     rules: &SweepRules,
+    memory: &[Budget],
     priced: &Priced,
 ) -> Result<Vec<SweepPoint>, Failed> {
     let Setup { graph, machine: base } = priced.setup();
     let peak = priced.input.peak();
     let bar = Bar::new("sweeping");
-    let memory: Vec<Budget> = match args.memory.is_empty() {
-        true => GRID.map(Budget::Times).to_vec(),
-        false => args.memory.clone(),
-    };
     let all = memory.len() * args.bandwidth.len();
     let mut points = Vec::with_capacity(all);
     for &bandwidth in &args.bandwidth {
@@ -286,7 +319,7 @@ fn curve(points: &[SweepPoint]) -> page::Curve {
             step_time: found.ok().map(|found| page::Time(found.step_time)),
             exposed: found.ok().map(|found| page::Time(found.exposed)),
             peak: found.ok().map(|found| found.peak),
-            smallest_peak: found.err().copied(),
+            smallest_peak: found.err().copied().flatten(),
         }
     };
     // What holds at every limit: the tightest one is the highest bound.
@@ -299,16 +332,14 @@ fn curve(points: &[SweepPoint]) -> page::Curve {
 }
 
 /// Optimizes one point; returns the order, too, if there is one.
-fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Failed> {
+fn point(task: &Task<'_>) -> Result<(Result<Optimum, Option<Bytes>>, Option<Order>), Failed> {
     match optimize(task) {
         Ok(found) => {
             let exposed = simulate(task.graph, found.order.as_slice(), task.machine).exposed();
-            Ok((
-                Ok(Optimum { step_time: found.step_time, exposed, peak: found.peak }),
-                Some(found.order),
-            ))
+            let Optimized { step_time, peak, order, .. } = found;
+            Ok((Ok(Optimum { step_time, exposed, peak, order_alone: None }), Some(order)))
         }
-        Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),
+        Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(Some(smallest)), None)),
         Err(OptimizeError::Stopped) => Err(Failed::Stopped),
         Err(error) => Err(Failed::OurBug(error.to_string())),
     }
@@ -328,7 +359,7 @@ fn render(points: &[SweepPoint], input: &Evaluation) -> String {
         let bandwidth = format!("{}x", point.bandwidth);
         let of_input = format!("{:.2}x", point.limit.0 as f64 / peak.0.max(1) as f64);
         let (found, part, problem) = match &point.found {
-            Ok(Optimum { step_time, exposed, peak }) => {
+            Ok(Optimum { step_time, exposed, peak, order_alone }) => {
                 let of_bound =
                     if point.bound > Nanos::ZERO { step_time.0 / point.bound.0 } else { 1.0 };
                 let found = [
@@ -337,10 +368,14 @@ fn render(points: &[SweepPoint], input: &Evaluation) -> String {
                     peak.to_string(),
                     format!("{of_bound:.3}x"),
                 ];
-                (found, step_time.0 / longest.0, String::new())
+                let alone = order_alone.map(|alone| format!("order alone: {alone}"));
+                (found, step_time.0 / longest.0, alone.unwrap_or_default())
             }
             Err(smallest) => {
-                let problem = format!("no order found; the smallest peak reached is {smallest}");
+                let problem = match smallest {
+                    Some(peak) => format!("no order found; the smallest peak reached is {peak}"),
+                    None => "no order found, with rewrites or without".to_owned(),
+                };
                 (["-"; 4].map(str::to_owned), 0.0, problem)
             }
         };
@@ -357,10 +392,11 @@ fn to_json(points: &[SweepPoint], peak: Bytes, rules: &SweepRules) -> Value {
         Ok(found) => json!({
             "bandwidth": point.bandwidth, "memory_limit": point.limit.0, "bound": point.bound.0,
             "step_time": found.step_time.0, "exposed": found.exposed.0, "peak_memory": found.peak.0,
+            "order_alone": found.order_alone.map(|alone| alone.0),
         }),
         Err(smallest) => json!({
             "bandwidth": point.bandwidth, "memory_limit": point.limit.0, "bound": point.bound.0,
-            "step_time": null, "smallest_peak": smallest.0,
+            "step_time": null, "smallest_peak": smallest.map(|peak| peak.0),
         }),
     };
     json!({

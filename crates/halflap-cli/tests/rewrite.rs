@@ -474,3 +474,60 @@ fn what_is_no_rewrite_is_refused() {
         assert!(error.contains(said), "{more:?}: {error}");
     }
 }
+
+/// What a command prints as JSON.
+fn asked(dir: &std::path::Path, arguments: &[&str]) -> Value {
+    let (out, _) = ends(&halflap(dir, &[arguments, &["--json"]].concat()), 0);
+    serde_json::from_str(&out).unwrap()
+}
+
+/// `explain` and `what-if` change a program as `schedule` does, and find the same step.
+#[test]
+fn changed_programs_are_explained_and_swept_over() {
+    let dir = folder("explain-changed");
+    let graph = latent(&dir);
+    let module = corpus("tp_L2.after_spmd_partitioning.txt.gz").replace("corpus/", "hlo/");
+    for program in [&graph, &module] {
+        let found = asked(&dir, &["schedule", program, "--rewrite", "all", "--no-advice"]);
+        let explained = asked(&dir, &["explain", program, "--rewrite", "all"]);
+        assert!(!found["recipes"].as_array().unwrap().is_empty(), "{program}");
+        for field in ["recipes", "order_alone", "step_time_before"] {
+            assert_eq!(explained[field], found[field], "{program}: {field}");
+        }
+        let [step, is] = [&found, &explained].map(|one| one["step_time"].as_f64().unwrap());
+        assert!((step - is).abs() < 1e-6 * step, "{program}: {step} and {is}");
+        let (text, _) = ends(&halflap(&dir, &["explain", program, "--rewrite", "all"]), 0);
+        assert!(text.contains("held by") && text.contains("order alone"), "{text}");
+
+        let quick = ["--rewrite", "all", "--effort", "quick"];
+        let found = asked(&dir, &[&["schedule", program, "--no-advice"], &quick[..]].concat());
+        let at = ["--memory", "1x,1.5x", "--bandwidth", "1x,2x"];
+        let swept = asked(&dir, &[&["what-if", program], &quick[..], &at].concat());
+        let points = swept["points"].as_array().unwrap();
+        let of = |field: &str| -> Vec<f64> {
+            points.iter().map(|point| point[field].as_f64().unwrap()).collect()
+        };
+        let (steps, alone) = (of("step_time"), of("order_alone"));
+        let step = found["step_time"].as_f64().unwrap();
+        assert!((step - steps[0]).abs() < 1e-6 * step, "{program}: {steps:?}");
+        assert_eq!(found["order_alone"].as_f64().unwrap(), alone[0], "{program}");
+        assert!(steps[1] <= steps[0] && steps[3] <= steps[2] && steps[2] < steps[0], "{steps:?}");
+        assert!(steps.iter().zip(&alone).all(|(step, alone)| step <= alone), "{alone:?}");
+    }
+    fs::write(dir.join("order.json"), "[]").unwrap();
+    let refused: [(&[&str], &str); 3] = [
+        (
+            &["explain", &graph, "order.json", "--rewrite"],
+            "order.json: is for the program as it is",
+        ),
+        (
+            &["what-if", &graph, "order.json", "--rewrite"],
+            "order.json: is for the program as it is",
+        ),
+        (&["what-if", &module, "--rewrite", "--computation", "main"], "--rewrite changes a module"),
+    ];
+    for (arguments, said) in refused {
+        let (_, error) = ends(&halflap(&dir, arguments), 2);
+        assert!(error.contains(said), "{error}");
+    }
+}

@@ -469,14 +469,17 @@ def explain(
     memory_budget: float | str | None = None,
     collective_order: CollectiveOrder | None = None,
     order_collectives: Literal["group", "all"] | None = None,
+    rewrite: bool | str | Sequence[str] | None = None,
     **machine: Any,
 ) -> Simulation:
     """Says what holds every collective that is exposed, or ``node`` alone; the rest is `Machine`.
 
-    Of a `Schedule` its own options are used, unless others are given.
+    Of a `Schedule` its own options are used, unless others are given. With ``rewrite``, the program
+    is first changed as `schedule` does.
     """
     options = {
         "node": node,
+        "rewrite": rewrite,
         "memory_budget": memory_budget,
         "collective_order": collective_order,
         "order_collectives": order_collectives,
@@ -512,13 +515,15 @@ def what_if(
     order_collectives: Literal["group", "all"] | None = None,
     effort: Effort | None = None,
     threads: int | None = None,
+    rewrite: bool | str | Sequence[str] | None = None,
     computation: str | None = None,
     **machine: Any,
 ) -> Sweep:
     """What more memory or a faster network would gain; the rest is `Machine`.
 
     Of a ``schedule`` its own options are used, unless others are given, and no point where its
-    order fits is worse than that.
+    order fits is worse than that. With ``rewrite``, the program is also changed at each point, as
+    `schedule` does.
     """
     options = {
         "memory": memory,
@@ -527,6 +532,7 @@ def what_if(
         "order_collectives": order_collectives,
         "effort": effort,
         "threads": threads,
+        "rewrite": rewrite,
         "computation": computation,
         **machine,
     }

@@ -3,6 +3,7 @@
 use halflap::memory::Budget;
 use halflap::units::Nanos;
 
+use super::schedule::Rewrites;
 use super::shared::{
     ChainWhich, CollectiveArgs, CollectiveOrder, EffortArg, MachineArgs, ORDERS, OUTPUT,
     PictureArgs, SEARCH, WhichArgs,
@@ -47,6 +48,11 @@ pub struct Simulate {
 pub struct Explain {
     #[command(flatten)]
     pub of: Ordered,
+    /// Explain the program as schedule --rewrite changes it (docs/rewrite.md): with rewrites that keep every bit, all, none, or those in a list
+    /// [default: none; without a value: exact].
+    #[arg(long, value_name = "exact|all|none|LIST", help_heading = ORDERS)]
+    #[arg(num_args = 0..=1, default_missing_value = "exact")]
+    pub rewrite: Option<Rewrites>,
     /// Only this collective.
     #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
     pub node: Option<String>,
@@ -77,6 +83,11 @@ pub struct WhatIf {
     pub bandwidth: Vec<f64>,
     #[command(flatten)]
     pub collectives: CollectiveArgs,
+    /// At each point, also rewrite the program where that shortens its step (docs/rewrite.md): with rewrites that keep every bit, all, none, or those in a list
+    /// [default: none; without a value: exact].
+    #[arg(long, value_name = "exact|all|none|LIST", help_heading = SEARCH)]
+    #[arg(num_args = 0..=1, default_missing_value = "exact")]
+    pub rewrite: Option<Rewrites>,
     /// How much work to spend on each point [default: as the schedule records it, else quick].
     #[arg(long, value_enum, help_heading = SEARCH)]
     pub effort: Option<EffortArg>,

@@ -108,7 +108,7 @@ impl Schedule {
 
     /// Whether rewrites were asked for, and not `none`.
     pub fn rewrites(&self) -> bool {
-        self.allowed().is_some() || self.allowed_recipes().is_some()
+        self.rewrite.as_ref().is_some_and(Rewrites::any)
     }
 }
 
@@ -128,6 +128,11 @@ pub struct AllowedRecipes {
 }
 
 impl Rewrites {
+    /// Whether any may be used.
+    pub fn any(&self) -> bool {
+        self.graphs.is_some() || self.modules.is_some()
+    }
+
     /// All that keep every bit.
     pub fn exact() -> Rewrites {
         Rewrites::of_all(true)

@@ -188,6 +188,11 @@ pub(super) fn total_of(after: &CollectiveTimes, names: &str) -> Option<Spent> {
 }
 
 impl ModuleChanges {
+    /// The step of the best orders of the module as it was, if some fit.
+    pub fn order_alone(&self) -> Option<Nanos> {
+        self.order_alone.nanos().map(Nanos)
+    }
+
     /// What was changed, as text.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = Vec::new();

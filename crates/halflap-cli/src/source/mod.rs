@@ -24,6 +24,7 @@ use crate::place::Input;
 use crate::progress::Notice;
 
 /// A program with run times.
+#[derive(Clone)]
 pub struct ProgramSource {
     pub input: Input,
     pub workload: Workload,
@@ -36,12 +37,14 @@ pub struct ProgramSource {
 }
 
 /// The module that units are computations of.
+#[derive(Clone)]
 pub struct Hlo {
     pub module: Module,
     pub units: IdVec<UnitId, LoweredUnit>,
 }
 
 /// A graph, or a module.
+#[derive(Clone)]
 pub struct Subject {
     pub source: ProgramSource,
     pub hlo: Option<Hlo>,

@@ -83,6 +83,9 @@ pub struct Costs {
     pub link: Option<Link>,
     /// Measured times, which take precedence.
     pub profile: Option<Profile>,
+    /// How many times as fast communication is as all of this says, if that is another program's
+    /// question.
+    pub speedup: Option<f64>,
 }
 
 impl Costs {
@@ -91,7 +94,7 @@ impl Costs {
     pub fn times(&self, graph: &Graph) -> Result<Times, CostError> {
         let measured = self.profile.as_ref().map(|profile| profile.of(graph)).transpose()?;
         let fabric = self.fabric();
-        let time = |op: OpId| {
+        let time = |op: OpId| -> Result<Nanos, CostError> {
             if graph.kind(op) == OpKind::MultiOutput {
                 return Ok(Nanos::ZERO);
             }
@@ -107,13 +110,21 @@ impl Costs {
                 false => Err(self.missing(graph, op)),
             }
         };
-        Ok(Times { of: graph.ops().map(time).collect::<Result<_, _>>()? })
+        let sped_up = |op: OpId| match graph.kind(op).is_collective() {
+            true => time(op).map(|time| self.sped_up(time)),
+            false => time(op),
+        };
+        Ok(Times { of: graph.ops().map(sped_up).collect::<Result<_, _>>()? })
+    }
+
+    fn sped_up(&self, time: Nanos) -> Nanos {
+        self.speedup.map_or(time, |factor| time * (1.0 / factor))
     }
 
     /// How long a collective among `ranks` takes according to the model of links; `None` without
     /// one, or if it does not know the collective.
     pub fn collective(&self, collective: &Collective, ranks: &[u32]) -> Option<Nanos> {
-        self.fabric()?.time(collective, ranks)
+        self.fabric()?.time(collective, ranks).map(|time| self.sped_up(time))
     }
 
     /// The links of modelled collectives.

@@ -55,7 +55,7 @@ def read_profile(profile: Profile | None) -> Measured:
     if not isinstance(profile, (str, os.PathLike)):
         raise TypeError(f"profile must be a path, or names and nanoseconds, not {profile!r}")
     try:
-        with _opened(profile) as file:
+        with opened(profile, "halflap.torch.measure(step, out=...)") as file:
             found = json.load(file)
     except ValueError as problem:
         raise ValueError(f"{os.fspath(profile)}: not JSON: {problem}") from None
@@ -148,7 +148,7 @@ PIECE = 1 << 20
 def _events(trace: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """The events of a trace, one after the other."""
     decoder = json.JSONDecoder()
-    with _opened(trace) as file:
+    with opened(trace, "torch.profiler") as file:
         text = file.read(PIECE)
         while not (start := EVENTS.search(text)):
             more = file.read(PIECE)
@@ -176,10 +176,14 @@ EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[')
 BETWEEN = re.compile(r"[\s,]*")
 
 
-def _opened(path: str | os.PathLike[str]) -> TextIO:
-    """A file of text, gzipped or not."""
-    with open(path, "rb") as file:
-        is_zipped = file.read(2) == b"\x1f\x8b"
+def opened(path: str | os.PathLike[str], maker: str) -> TextIO:
+    """A file of text, gzipped or not, such as ``maker`` writes."""
+    try:
+        with open(path, "rb") as file:
+            is_zipped = file.read(2) == b"\x1f\x8b"
+    except FileNotFoundError:
+        name = os.fspath(path)
+        raise FileNotFoundError(f"there is no file {name!r}; {maker} writes one") from None
     return gzip.open(path, "rt", encoding="utf-8") if is_zipped else open(path, encoding="utf-8")
 
 

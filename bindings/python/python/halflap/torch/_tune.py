@@ -23,7 +23,7 @@ import torch.distributed as dist
 from ._fx.api import GraphPass
 from ._measure import compile_variants, gathered, seconds_of
 from ._pass import Options, OverlapPass, session, times_key
-from ._profile import Measured, read_profile, write_profile
+from ._profile import Measured, opened, read_profile, write_profile
 from ._race import LEAST_ROUNDS, Round, in_the_race, is_clear, ratio
 from ._rewritten import NONE, Rewriting, Rewritings
 from ._settings import Settings
@@ -279,7 +279,7 @@ def read_tuned(tuned: Tuned | str | os.PathLike[str]) -> Choice:
     if not isinstance(tuned, (str, os.PathLike)):
         raise TypeError(f"tuned must be what tune() gave, or a file, not {tuned!r}")
     name = os.fspath(tuned)
-    with open(tuned, encoding="utf-8") as file:
+    with opened(tuned, "halflap.torch.tune(make_step, out=...)") as file:
         try:
             found = json.load(file)
         except ValueError as problem:
