@@ -3,13 +3,17 @@
 use std::sync::OnceLock;
 
 use halflap::advise::{Advice, AdviceCase, advise};
+use halflap::memory::Budget;
+use halflap::order::Order;
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Search};
 use halflap_report::{Advised, HeldByMemory};
 
+use crate::args::{EffortArg, SearchArgs};
 use crate::ask as asked;
 use crate::exit::Failed;
 use crate::progress::Bar;
+use crate::search::ProgramSearch;
 use crate::show::Section;
 use crate::source::ProgramSource;
 
@@ -23,12 +27,14 @@ pub struct Question<'a, T> {
     pub search: Search,
     pub decided: &'a [Decided<T>],
     pub is_searched: bool,
+    /// A quick search that knows no order: what it finds within a budget.
+    pub afresh: Option<&'a dyn Fn(Budget) -> Option<Vec<Order>>>,
     pub is_mergeable: bool,
 }
 
 /// Asks the library, with progress.
 pub fn ask<T>(question: &Question<'_, T>) -> Result<Vec<Advice>, Failed> {
-    let Question { source, search, decided, is_searched, is_mergeable } = question;
+    let Question { source, search, decided, is_searched, afresh, is_mergeable } = question;
     let bar = Bar::new("looking for advice");
     let advice = advise(&AdviceCase {
         workload: &source.workload,
@@ -36,11 +42,29 @@ pub fn ask<T>(question: &Question<'_, T>) -> Result<Vec<Advice>, Failed> {
         search,
         decided,
         is_searched: *is_searched,
+        afresh: *afresh,
         is_mergeable: *is_mergeable,
         progress: &|part| bar.show(part),
     });
     bar.clear();
     advice.ok_or(Failed::Stopped)
+}
+
+/// The same options with a quick search: longer ones find no less.
+pub fn quick(args: &SearchArgs) -> SearchArgs {
+    SearchArgs { effort: Some(EffortArg::Quick), ..args.clone() }
+}
+
+/// What a search for a program's orders finds within a budget.
+pub fn within(
+    args: &SearchArgs,
+    is_chained: bool,
+    source: &ProgramSource,
+    budget: Budget,
+) -> Option<Vec<Order>> {
+    let args = SearchArgs { memory_budget: Some(budget), ..args.clone() };
+    let found = ProgramSearch::new(&args, is_chained).asked(source).ok()?;
+    Some(found.into_iter().map(|unit| unit.result.order).collect())
 }
 
 /// Advice, which takes a few quick searches when it is first needed.
@@ -77,6 +101,7 @@ pub fn advised<'a>(
         found: None,
         bound: entry.filter(|_| sections.len() == 1).map(|entry| entry.bound),
         command,
+        options: Vec::new(),
         held_by_memory: HeldByMemory::of(explanations.iter().map(AsRef::as_ref)),
     }
 }

@@ -57,7 +57,7 @@ pub fn draw(
         return Ok(());
     }
     let source = &subject.source;
-    let module = subject.hlo.as_ref().map(|hlo| ShownModule { source, hlo, sections, was: None });
+    let module = subject.hlo.as_ref().map(|hlo| ShownModule { source, hlo, sections });
     let picked: Vec<&Section<'_>> = match &module {
         Some(module) => drawn(module, picture.computation)?,
         None => sections.iter().collect(),
@@ -106,7 +106,8 @@ pub fn draw(
 /// What a unit and all that it runs expose, if that is more than what it exposes itself.
 fn exposed_in_all(section: &Section<'_>) -> Option<Change<Nanos>> {
     let Change { before, after } = section.exposed_in_all;
-    let own = section.priced.input.exposed() < before || section.result.exposed() < after;
+    let was = section.is_reordered().then(|| section.priced.input.exposed());
+    let own = was.is_none_or(|was| was < before) || section.result.exposed() < after;
     own.then_some(section.exposed_in_all)
 }
 
@@ -140,9 +141,12 @@ fn facts(module: &ShownModule<'_>, section: &Section<'_>) -> Vec<(&'static str, 
     known.into_iter().chain(program).filter_map(|(label, fact)| Some((label, fact?))).collect()
 }
 
-/// The order before and after, if they differ.
+/// The order before and after, if they differ; in a changed program there is none before.
 fn played<'a>(section: &'a Section<'a>, is_compared: bool) -> Vec<Played<'a>> {
     let (priced, result) = (section.priced, section.result);
+    if !section.is_reordered() {
+        return vec![Played::new("changed module", priced.setup(), result)];
+    }
     match is_compared || result.order != priced.input.order {
         true => vec![
             Played::new("before", priced.setup_before(), &priced.input),

@@ -2,27 +2,27 @@
 
 use halflap::advise::Advice;
 use halflap::graph::{Edges, Graph};
-use halflap::ids::{Id, OpId};
+use halflap::ids::{Id, IdVec, OpId, UnitId};
 use halflap::memory::Budget;
 use halflap::nearest;
 use halflap::units::Bytes;
-use halflap::workload::{Decided, Search};
+use halflap::workload::Decided;
 use halflap_report::{
-    Advised, Explained, Style, advice_json, against_bound, collective_order, describe_bound,
-    labelled, printable, render_advice, render_explanation, render_kernels, simulation_json,
+    Advised, Explained, Style, advice_json, against_bound, budget_text, collective_order,
+    describe_bound, labelled, printable, render_advice, render_explanation, render_kernels,
+    simulation_json,
 };
 use serde_json::{Value, json};
 
 use crate::advice::{self, Question};
 use crate::answer::{self, Answer, Figures};
-use crate::args::{self, PictureArgs};
+use crate::args::{self, CollectiveOrder, EffortArg, PictureArgs, SearchArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
-use crate::machine;
 use crate::place::refuse_both_stdin;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
-use crate::search::bound_beside;
+use crate::search::{bound_beside, requested};
 use crate::show::{
     Measure, ROWS, SECTIONS, Section, ShownModule, host_line, most_exposed, program,
 };
@@ -70,7 +70,82 @@ pub struct Looked {
     all: Vec<Decided<Measure>>,
     /// The unit of the node that was requested, and the collectives that it represents.
     only: Option<Only>,
+    asked: AskedAgain,
     advice: Option<Vec<Advice>>,
+}
+
+/// A search with the options that orders are examined with.
+struct AskedAgain {
+    args: SearchArgs,
+    is_chained: bool,
+    /// The command, without the options that advice may change.
+    command: String,
+}
+
+/// The memory limit that orders are compared with.
+struct Within<'a> {
+    asked: Option<Budget>,
+    recorded: &'a Recorded<'a>,
+}
+
+impl Within<'_> {
+    /// Of every unit.
+    fn limits<T>(&self, subject: &Subject, all: &[Decided<T>]) -> IdVec<UnitId, Bytes> {
+        let source = &subject.source;
+        let before = all.last().map_or(Bytes::ZERO, |entry| entry.priced.peak_before());
+        let budget = self.asked.unwrap_or(Budget::Times(1.0));
+        let limits = source.workload.limits(all, budget.limit(before));
+        let recorded = |unit: UnitId| match self.asked {
+            Some(_) => None,
+            None => self.recorded.limit(subject.hlo.as_ref().map(|_| source.name_of(unit))),
+        };
+        limits.iter().map(|(unit, &limit)| recorded(unit).unwrap_or(limit)).collect()
+    }
+
+    /// Of the whole, as it would be asked for.
+    fn budget(&self, all: &[Decided<Measure>]) -> Option<Budget> {
+        let entry = all.last()?;
+        let is_own = entry.found.limit == entry.priced.peak_before();
+        self.asked.or((!is_own).then_some(Budget::Absolute(entry.found.limit)))
+    }
+}
+
+impl AskedAgain {
+    fn of(
+        args: &args::Ordered,
+        collectives: Collectives,
+        memory_budget: Option<Budget>,
+    ) -> AskedAgain {
+        let Collectives { chain, edges } = collectives;
+        let chained = chain.map(|which| format!(" --order-collectives {}", which.name()));
+        let command = format!(
+            "halflap schedule {}{}{}",
+            args::as_typed(args.graph.name()),
+            args.machine.typed(),
+            chained.unwrap_or_default()
+        );
+        let collective_order = Some(match edges {
+            Edges::All => CollectiveOrder::Kept,
+            _ => CollectiveOrder::Free,
+        });
+        // What a quick search finds, longer ones do, too.
+        let (effort, threads) = (Some(EffortArg::Quick), None);
+        let args = SearchArgs { memory_budget, collective_order, effort, threads };
+        AskedAgain { args, is_chained: chain.is_some(), command }
+    }
+
+    /// The options that differ from the command's defaults.
+    fn options(&self) -> Vec<String> {
+        let budget = self.args.memory_budget.filter(|&budget| budget != Budget::Times(1.0));
+        let budget = budget.map(|budget| format!("--memory-budget {}", budget_text(budget)));
+        let order = match (self.args.collective_order, self.is_chained) {
+            (Some(CollectiveOrder::Kept), false) => Some("--collective-order kept".to_owned()),
+            (Some(CollectiveOrder::Free), true) => Some("--collective-order free".to_owned()),
+            _ => None,
+        };
+        let effort = self.args.effort.map(|effort| format!("--effort {}", effort.name()));
+        budget.into_iter().chain(order).chain(effort).collect()
+    }
 }
 
 struct Only {
@@ -92,12 +167,13 @@ impl Look {
                 Some(orders) => orders.order(&subject.source, priced, edges)?,
                 None => priced.input.order.clone(),
             };
-            let name = subject.hlo.as_ref().map(|_| subject.source.name_of(priced.unit));
-            let limit = recorded.limit(self.budget, name, priced.peak_before());
-            Ok((order, limit))
+            Ok((order, ()))
         })?;
-        let measured = |decided: Decided<Bytes>| {
-            decided.map(|limit, priced, result| {
+        let within = Within { asked: self.budget, recorded: &recorded };
+        let limits = within.limits(&subject, &all);
+        let measured = |decided: Decided<()>| {
+            decided.map(|(), priced, result| {
+                let limit = limits[priced.unit];
                 // An order that exceeds the limit is compared with orders that may need as much.
                 let needed = limit.max(result.peak());
                 Measure::new(limit, bound_beside(priced, edges, needed, result.step_time()))
@@ -105,7 +181,8 @@ impl Look {
         };
         let all: Vec<Decided<Measure>> = all.into_iter().map(measured).collect();
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
-        let mut looked = Looked { look: self, subject, all, only, advice: None };
+        let asked = AskedAgain::of(&self.of, Collectives { chain, edges }, within.budget(&all));
+        let mut looked = Looked { look: self, subject, all, only, asked, advice: None };
         if looked.look.is_advised {
             looked.advice = Some(looked.advise(edges)?);
         }
@@ -131,7 +208,7 @@ impl Answer for Looked {
         let (style, sections) = (terminal::style(), self.sections());
         let mut text = match &self.subject.hlo {
             Some(hlo) => self.module(
-                &ShownModule { source: &self.subject.source, hlo, sections: &sections, was: None },
+                &ShownModule { source: &self.subject.source, hlo, sections: &sections },
                 &style,
             )?,
             None => self.graph(&sections, &style),
@@ -173,21 +250,14 @@ impl Answer for Looked {
 impl Looked {
     /// What would make the step shorter, beginning with a search.
     fn advise(&self, edges: Edges) -> Result<Vec<Advice>, Failed> {
-        // The limit may come from a file: it is shown as a multiple, as a schedule's default is.
-        let times = self.all.last().map_or(1.0, |entry| {
-            entry.found.limit.0 as f64 / entry.priced.peak_before().0.max(1) as f64
-        });
-        let search = Search {
-            memory: Budget::Times(times),
-            edges,
-            threads: machine::threads(None),
-            ..Search::default()
-        };
+        let (asked, source) = (&self.asked, &self.subject.source);
+        let afresh = |budget: Budget| advice::within(&asked.args, asked.is_chained, source, budget);
         advice::ask(&Question {
-            source: &self.subject.source,
-            search,
+            source,
+            search: requested(&asked.args, edges),
             decided: &self.all,
             is_searched: false,
+            afresh: Some(&afresh),
             is_mergeable: self.subject.hlo.is_none(),
         })
     }
@@ -195,8 +265,8 @@ impl Looked {
     fn advised(&self, sections: &[Section<'_>]) -> Option<Advised<'_>> {
         let lines = self.advice.as_deref()?;
         let explained = most_exposed(&self.subject.source, sections, SECTIONS);
-        let command = format!("halflap schedule {}", printable(self.subject.source.input.name()));
-        Some(advice::advised(lines, sections, &explained, command))
+        let advised = advice::advised(lines, sections, &explained, self.asked.command.clone());
+        Some(Advised { options: self.asked.options(), ..advised })
     }
 
     fn sections(&self) -> Vec<Section<'_>> {

@@ -3,7 +3,6 @@
 use clap::ValueEnum;
 use halflap::graph::Edges;
 use halflap::import::unzip;
-use halflap::memory::Budget;
 use halflap::units::Bytes;
 use serde_json::Value;
 
@@ -62,24 +61,14 @@ impl<'a> Recorded<'a> {
         Ok(asked.or(recorded).unwrap_or(EffortArg::Quick))
     }
 
-    /// The memory limit: as requested, else as recorded, for one of a module's computations if its
-    /// name is given.
-    pub fn limit(
-        &self,
-        asked: Option<Budget>,
-        computation: Option<&str>,
-        peak_before: Bytes,
-    ) -> Bytes {
+    /// The memory limit that is recorded, for one of a module's computations if its name is given.
+    pub fn limit(&self, computation: Option<&str>) -> Option<Bytes> {
         let is_meant = |part: &&Value| computation.is_none_or(|name| part["computation"] == name);
         let parts = self.fields["computations"]
             .as_array()
             .map_or(std::slice::from_ref(&self.fields), Vec::as_slice);
-        let recorded =
-            parts.iter().find(is_meant).and_then(|part| part["optimizer"]["memory_limit"].as_i64());
-        match (asked, recorded) {
-            (None, Some(bytes)) => Bytes(bytes),
-            (budget, _) => budget.unwrap_or(Budget::Times(1.0)).limit(peak_before),
-        }
+        let part = parts.iter().find(is_meant)?;
+        part["optimizer"]["memory_limit"].as_i64().map(Bytes)
     }
 
     /// One of the values that an option takes.

@@ -30,8 +30,8 @@ use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
 use crate::search::{
-    ChangeScope, ChosenProgram, Rung, SearchOutcome, Wanted, best, best_choice, improved,
-    requested, search,
+    ChangeScope, ChosenProgram, MemoryLimits, Rung, SearchOutcome, Wanted, best, best_choice,
+    improved, requested, search,
 };
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
 use crate::source::{ProgramSource, Subject};
@@ -132,9 +132,10 @@ fn given(
     })?;
     let source = subject.source.changed_to(Workload::from(graph));
     let is_chained = args.order_collectives.is_some();
-    let peak_before = Some(before.priced.peak_before());
+    let peak_before = before.priced.peak_before();
     let walk = |rung| {
-        let wanted = Wanted { args: &args.search, rung, is_chained, source: &source, peak_before };
+        let limits = MemoryLimits::of(&args.search, rung, peak_before);
+        let wanted = Wanted { args: &args.search, rung, is_chained, source: &source, limits };
         source.walk(|priced| search(&wanted, priced))
     };
     let is_at_bound =
@@ -199,9 +200,10 @@ fn chosen(
     let unchanged = subject.source.changed_to(Workload::from(graph.clone()));
     let left_out = left_out(&args.without)?;
     let is_chained = args.order_collectives.is_some();
-    let peak_before = Some(choice.before.priced.peak_before());
+    let peak_before = choice.before.priced.peak_before();
+    let limits = MemoryLimits::of(&args.search, choice.rung, peak_before);
     let rung = choice.rung;
-    let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, peak_before };
+    let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, limits };
     let tail = args.piece_tail.map_or(TAIL, |tail| tail.limit(TAIL));
     let prices = Prices { tail, ..prices(&subject.source.model.costs) };
     let plan_order = if args.recipes_only { PlanOrder::Sketched } else { PlanOrder::Searched };
@@ -467,6 +469,7 @@ impl Merged {
             search: Search { memory, ..requested(&args.search, edges) },
             decided: std::slice::from_ref(&self.after),
             is_searched: true,
+            afresh: None,
             is_mergeable: false,
         })?;
         let section = self.section();

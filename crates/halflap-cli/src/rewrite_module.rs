@@ -12,12 +12,8 @@ mod pipelines;
 mod report;
 mod splits;
 
-use std::collections::BTreeMap;
-
 use halflap::cost::{Device, Link};
 use halflap::evaluate::Change;
-use halflap::ids::{IdVec, UnitId};
-use halflap::memory::{Budget, Timeline};
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
 use halflap_hlo::change::{
@@ -28,14 +24,11 @@ use halflap_hlo::{Module, Sameness, same};
 use crate::args::{self, AllowedRecipes};
 use crate::equivalence::unproved;
 use crate::exit::Failed;
-use crate::search::{ChosenProgram, Rung, best_choice};
+use crate::search::{ChosenProgram, ProgramLimits, Rung, best_choice};
 use crate::show::Was;
 use crate::source::{Hlo, Subject};
 pub use report::ModuleChanges;
 use report::{OrderAlone, named, numbered, spent};
-
-/// What computations may need, by name: the base of memory limits.
-pub type Peaks = BTreeMap<String, Bytes>;
 
 /// A search for orders of a module's computations.
 pub trait OrderSearch<T> {
@@ -43,21 +36,21 @@ pub trait OrderSearch<T> {
         &self,
         subject: &Subject,
         rung: Rung,
-        peaks: &Peaks,
+        limits: &ProgramLimits,
     ) -> Result<Vec<Decided<T>>, Failed>;
 }
 
 impl<T, F> OrderSearch<T> for F
 where
-    F: Fn(&Subject, Rung, &Peaks) -> Result<Vec<Decided<T>>, Failed>,
+    F: Fn(&Subject, Rung, &ProgramLimits) -> Result<Vec<Decided<T>>, Failed>,
 {
     fn search(
         &self,
         subject: &Subject,
         rung: Rung,
-        peaks: &Peaks,
+        limits: &ProgramLimits,
     ) -> Result<Vec<Decided<T>>, Failed> {
-        self(subject, rung, peaks)
+        self(subject, rung, limits)
     }
 }
 
@@ -86,15 +79,14 @@ pub fn improve<T>(
 ) -> Result<ImprovedModule<T>, Failed> {
     let hlo = subject.hlo.as_ref().ok_or_else(no_module)?;
     let own = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let entry = own.last().ok_or_else(no_module)?;
-    let was = Was {
-        step_time: entry.result.step_time(),
-        exposed: entry.exposed_in_all.after,
-        peak: entry.result.peak(),
+    let was = |unit: &Decided<()>| {
+        let name = subject.source.name_of(unit.priced.unit).to_owned();
+        (name, Was::of(&unit.result, unit.exposed_in_all.after))
     };
+    let was = own.iter().map(was).collect();
     let maker = |rung: Rung| {
-        let peaks = peaks(&subject, &own, rung.budget(&args.search));
-        Maker { subject: &subject, hlo, args, search, rung, peaks }
+        let limits = ProgramLimits::of_input(&subject.source, &own, &args.search);
+        Maker { subject: &subject, hlo, args, search, rung, limits }
     };
     let (rung, chosen) = match args.allowed_recipes() {
         Some(allowed) => {
@@ -128,31 +120,6 @@ pub fn improve<T>(
     let recipes = named(recipes, [&hlo.module, module_of(&new, hlo)], &spent);
     let changed = ModuleChanges { was, order_alone, recipes, kept_because, sameness, loops };
     Ok(ImprovedModule { subject: new, all, changed })
-}
-
-/// What each computation may need, so that the module as a whole needs no more than before: what it
-/// needed, plus what was free while it ran. With any other limit, each may need what it needed
-/// before.
-fn peaks(subject: &Subject, own: &[Decided<()>], budget: Budget) -> Peaks {
-    let is_same_limit = budget == Budget::Times(1.0);
-    let mut room: IdVec<UnitId, Option<Bytes>> = IdVec::filled(None, own.len());
-    for unit in own.iter().rev() {
-        let id = unit.priced.unit;
-        let most = unit.result.peak() + room[id].unwrap_or(Bytes::ZERO);
-        let levels = Timeline::of(&unit.priced.graph, &unit.result.order).levels;
-        for call in &subject.source.workload.units[id].calls {
-            let free = (most - levels[call.op].post_alloc).max(Bytes::ZERO);
-            for run in &call.runs {
-                let known = room[run.unit].unwrap_or(free);
-                room[run.unit] = Some(known.min(free));
-            }
-        }
-    }
-    let peak = |unit: &Decided<()>| {
-        let more = room[unit.priced.unit].filter(|_| is_same_limit).unwrap_or(Bytes::ZERO);
-        (subject.source.name_of(unit.priced.unit).to_owned(), unit.result.peak() + more)
-    };
-    own.iter().map(peak).collect()
 }
 
 fn no_module() -> Failed {
@@ -241,7 +208,7 @@ struct Maker<'a, T> {
     args: &'a args::Schedule,
     search: &'a dyn OrderSearch<T>,
     rung: Rung,
-    peaks: Peaks,
+    limits: ProgramLimits,
 }
 
 impl<T> Maker<'_, T> {
@@ -258,7 +225,7 @@ impl<T> Maker<'_, T> {
                 error => Failed::in_file(file, format!("--merge: {error}")),
             })?;
         let subject = self.subject.changed_to(module)?;
-        let all = self.search.search(&subject, self.rung, &self.peaks)?;
+        let all = self.search.search(&subject, self.rung, &self.limits)?;
         let recipes = recipes.into_iter().zip(into).collect();
         let module = module_of(&subject, self.hlo);
         let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
@@ -270,7 +237,7 @@ impl<T> Maker<'_, T> {
 
     /// The recipes that make the step shorter, but for those that are left out.
     fn chosen(&self, allowed: &AllowedRecipes, without: &[String]) -> Result<Chosen<T>, Failed> {
-        let alone = match self.search.search(self.subject, self.rung, &self.peaks) {
+        let alone = match self.search.search(self.subject, self.rung, &self.limits) {
             Ok(alone) => alone,
             Err(none_fits @ Failed::NothingFits(_)) => {
                 return self.fitting(allowed, without)?.ok_or(none_fits);
@@ -321,12 +288,15 @@ impl<T> Maker<'_, T> {
     /// Whether a quick search finds an order at least as short as that for the module as it is: if
     /// not, more effort for both finds none either.
     fn is_promising(&self, tried: &Tried<T>) -> Result<bool, Failed> {
-        let quick =
-            |subject: &Subject| match self.search.search(subject, self.rung.quick(), &self.peaks) {
-                Ok(all) => Ok(step(&all).0),
-                Err(Failed::BadInput(_)) => Ok(f64::INFINITY),
-                Err(failed) => Err(failed),
-            };
+        let quick = |subject: &Subject| match self.search.search(
+            subject,
+            self.rung.quick(),
+            &self.limits,
+        ) {
+            Ok(all) => Ok(step(&all).0),
+            Err(Failed::BadInput(_)) => Ok(f64::INFINITY),
+            Err(failed) => Err(failed),
+        };
         Ok(quick(&tried.subject)? <= quick(self.subject)?)
     }
 
@@ -360,7 +330,7 @@ impl<T> Maker<'_, T> {
     }
 
     fn searched_at(&self, rung: Rung, tried: Tried<T>) -> Result<Tried<T>, Failed> {
-        match self.search.search(&tried.subject, rung, &self.peaks) {
+        match self.search.search(&tried.subject, rung, &self.limits) {
             Ok(all) => Ok(Tried { all, ..tried }),
             // The first search found orders that fit.
             Err(Failed::BadInput(_)) => Ok(tried),
@@ -547,8 +517,7 @@ impl<T> Maker<'_, T> {
     /// step shorter.
     fn kept(&self, best: Option<Tried<T>>, alone: Nanos) -> Result<Option<Tried<T>>, Failed> {
         let subject = best.as_ref().map_or(self.subject, |best| &best.subject);
-        let budget = self.rung.budget(&self.args.search);
-        let limits = keeps::KeepLimits { peaks: &self.peaks, budget };
+        let limits = keeps::KeepLimits { of: &self.limits, rung: self.rung };
         let sets = keeps::sets(subject, subject.hlo.as_ref().unwrap_or(self.hlo), &limits)?;
         let mut shortest = best.as_ref().map_or(alone, |best| step(&best.all));
         let mut with: Option<Tried<T>> = None;
@@ -608,7 +577,7 @@ impl<T> Maker<'_, T> {
         module: Module,
     ) -> Result<Option<Tried<T>>, Failed> {
         let subject = self.subject.changed_to(module)?;
-        match self.search.search(&subject, self.rung.sketched(), &self.peaks) {
+        match self.search.search(&subject, self.rung.sketched(), &self.limits) {
             Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
             Err(Failed::BadInput(_)) => Ok(None),

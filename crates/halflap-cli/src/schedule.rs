@@ -1,11 +1,10 @@
 //! `halflap schedule`: the best order, or the result of passes on a graph.
 
-use std::time::Instant;
-
 use halflap::advise::Advice;
 use halflap::evaluate::{Change, Side};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
+use halflap::memory::Budget;
 use halflap::overlap::Fidelity;
 use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
@@ -29,11 +28,11 @@ use crate::machine;
 use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
-use crate::rewrite_module::{self, ImprovedModule, ModuleChanges, Peaks};
+use crate::rewrite_module::{self, ImprovedModule, ModuleChanges};
 use crate::runtime::interrupt::Listening;
-use crate::search::{KnownSearches, Rung, SearchOutcome, Wanted, best, requested};
+use crate::search::{OrderedUnit, ProgramLimits, ProgramSearch, Rung, SearchOutcome, requested};
 use crate::show::{
-    self, Measure, ROWS, SECTIONS, Section, ShownModule, host_line, program, step_line,
+    self, Measure, ROWS, SECTIONS, Section, ShownModule, Was, host_line, program, step_line,
 };
 use crate::source::{Hlo, ProgramSource, Subject};
 use crate::terminal;
@@ -91,7 +90,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         return changed(subject, args);
     }
     let all = match args.passes.is_empty() {
-        true => ModuleSearch::new(args).all(&subject, Rung::asked(&args.search), &Peaks::new())?,
+        true => searched(program_search(args).asked(source)?),
         false => source.walk(|priced| passed(priced, args))?,
     };
     Ok(Box::new(Done::new(subject, all, args)))
@@ -107,10 +106,16 @@ pub fn changed(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer
 
 /// A module, changed where that makes its step shorter.
 fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>, Failed> {
-    let search = ModuleSearch::new(args);
-    let search = |subject: &Subject, rung: Rung, peaks: &Peaks| search.all(subject, rung, peaks);
+    let search = program_search(args);
+    let search = |subject: &Subject, rung: Rung, limits: &ProgramLimits| {
+        Ok(searched(search.all(&subject.source, rung, limits)?))
+    };
     let ImprovedModule { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
     Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
+}
+
+fn program_search(args: &args::Schedule) -> ProgramSearch<'_> {
+    ProgramSearch::new(&args.search, args.order_collectives.is_some())
 }
 
 /// Whether the program is to be changed, or written as a graph.
@@ -209,67 +214,13 @@ fn is_interrupted(all: &[DecidedUnit]) -> bool {
         .any(|unit| matches!(&unit.found, OrderOrigin::Searched(found) if found.is_interrupted))
 }
 
-/// Searches for the orders of programs that differ little.
-struct ModuleSearch<'a> {
-    args: &'a args::Schedule,
-    known: KnownSearches,
-}
-
-impl ModuleSearch<'_> {
-    fn new(args: &args::Schedule) -> ModuleSearch<'_> {
-        ModuleSearch { args, known: KnownSearches::default() }
-    }
-
-    /// The best orders of all units. Search time that belongs to no single unit is counted in the
-    /// last one.
-    fn all(
-        &self,
-        subject: &Subject,
-        from: Rung,
-        peaks: &Peaks,
-    ) -> Result<Vec<DecidedUnit>, Failed> {
-        let started = Instant::now();
-        let (source, args) = (&subject.source, self.args);
-        let is_chained = args.order_collectives.is_some();
-        let walk = |rung: Rung| {
-            let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
-            source.walk(|priced| {
-                let peak_before = peaks.get(source.name_of(priced.unit)).copied();
-                self.one(subject, priced, &Wanted { peak_before, ..wanted })
-            })
-        };
-        let is_at_bound = |unit: &DecidedUnit| match &unit.found {
-            OrderOrigin::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
-            _ => true,
-        };
-        let is_last = |all: &[DecidedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
-        let mut all = best(&args.search, from, walk, is_last)?;
-        let mut rest = started.elapsed().as_secs_f64();
-        let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
-            OrderOrigin::Searched(found) => Some(found),
-            _ => None,
-        });
-        let mut found: Vec<&mut SearchOutcome> = found.collect();
-        rest -= found.iter().map(|found| found.seconds).sum::<f64>();
-        if let Some(last) = found.last_mut() {
-            last.seconds += rest.max(0.0);
-        }
-        Ok(all)
-    }
-
-    /// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
-    fn one(
-        &self,
-        subject: &Subject,
-        priced: &Priced,
-        wanted: &Wanted<'_>,
-    ) -> Result<(halflap::order::Order, OrderOrigin), Failed> {
-        if subject.hlo.is_some() && !wanted.source.workload.units[priced.unit].communicates() {
-            return Ok((priced.input.order.clone(), OrderOrigin::Kept));
-        }
-        let (order, outcome) = self.known.search(wanted, priced)?;
-        Ok((order, OrderOrigin::Searched(outcome)))
-    }
+/// Units in the orders that were found.
+fn searched(all: Vec<OrderedUnit>) -> Vec<DecidedUnit> {
+    let origin = |found: Option<SearchOutcome>| match found {
+        Some(found) => OrderOrigin::Searched(found),
+        None => OrderOrigin::Kept,
+    };
+    all.into_iter().map(|unit| unit.map(|found, _, _| origin(found))).collect()
 }
 
 /// The passes' result for a graph.
@@ -434,18 +385,18 @@ impl Done {
 
     /// The whole before and after; a changed module is compared with the old one in its own orders.
     fn totals(&self, entry: &DecidedUnit) -> Totals {
-        let mut totals =
-            Totals { step: entry.step_time(), exposed: entry.exposed_in_all, peak: entry.peak() };
-        if let Some(ModuleChanges { was, .. }) = &self.changed {
-            totals.step.before = was.step_time;
-            totals.exposed.before = was.exposed;
-            totals.peak.before = was.peak;
-        }
-        totals
+        let section = self.section(entry);
+        let (exposed, after) = (section.exposed_in_all, entry.result.peak());
+        let before = section.was().map_or(after, |was| was.peak);
+        Totals { step: section.step_time(), exposed, peak: Change { before, after } }
     }
 
     fn section<'s>(&'s self, unit: &'s DecidedUnit) -> Section<'s> {
         let mut section = Section::of(unit, &self.measures[unit.priced.unit]);
+        if let Some(changed) = self.changed.as_ref().filter(|changed| changed.is_any()) {
+            let name = self.subject.source.name_of(unit.priced.unit);
+            section = section.in_changed(changed.was.get(name).copied());
+        }
         if let OrderOrigin::Searched(found) = &unit.found {
             section.robustness =
                 Some(format!("in its own order: {}", describe_robustness(&found.robustness)));
@@ -464,12 +415,19 @@ impl Done {
         if args.no_advice || !args.passes.is_empty() || is_interrupted(&self.all) {
             return None;
         }
-        let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
+        let is_chained = args.order_collectives.is_some();
+        let edges = machine::edges(args.search.collective_order, is_chained);
+        let source = &self.subject.source;
+        let quick = advice::quick(&args.search);
+        // Budgets of a changed program are relative to what it was.
+        let is_afresh = self.changed.is_none();
+        let afresh = |budget: Budget| advice::within(&quick, is_chained, source, budget);
         self.advice.get(|| Question {
-            source: &self.subject.source,
+            source,
             search: requested(&args.search, edges),
             decided: &self.all,
             is_searched: true,
+            afresh: is_afresh.then_some(&afresh),
             is_mergeable: self.subject.hlo.is_none(),
         })
     }
@@ -515,8 +473,7 @@ impl Done {
     fn module_text(&self, hlo: &Hlo) -> Result<String, Failed> {
         let (source, sections) = (&self.subject.source, self.sections());
         let style = terminal::style();
-        let was = self.changed.as_ref().map(|changed| &changed.was);
-        let shown = ShownModule { source, hlo, sections: &sections, was };
+        let shown = ShownModule { source, hlo, sections: &sections };
         let facts = self.changed.iter().flat_map(ModuleChanges::facts);
         let facts = facts.map(|(label, value)| labelled(label, &value, &style));
         let facts = facts.collect::<String>();
@@ -579,7 +536,11 @@ impl Done {
             "caller": caller.map(|caller| hlo.module.instruction_name(caller.instr)),
             "memory_spaces": memory_spaces(&hlo.units[unit.priced.unit].lowered, unit),
         });
-        if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
+        if let (Some(into), Value::Object(mut fields)) = (computation.as_object_mut(), fields) {
+            let section = self.section(unit);
+            if !section.is_reordered() {
+                fields.extend(before_change(section.was()));
+            }
             // What all computations have in common comes first.
             let common = ["format", "halflap", "advice", "collective_order", "read_seconds"];
             into.extend(fields.into_iter().filter(|(key, _)| !common.contains(&key.as_str())));
@@ -614,6 +575,20 @@ impl Done {
             optimizer,
         }
     }
+}
+
+/// What a computation was before the module was changed; null if it was not there. What its own
+/// order in the changed module would be is no step that anything takes.
+fn before_change(was: Option<Was>) -> impl Iterator<Item = (String, Value)> {
+    let exposed = json!(was.map(|was| was.exposed_alone));
+    let fields = [
+        ("step_time_before", json!(was.map(|was| was.step_time))),
+        ("peak_memory_before", json!(was.map(|was| was.peak))),
+        ("exposed_before", exposed.clone()),
+        ("simulated_exposed_before", exposed),
+        ("estimated_exposed_before", Value::Null),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value))
 }
 
 /// What an order needs of each memory space other than the device's, and what the input order did.

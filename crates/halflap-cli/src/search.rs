@@ -1,13 +1,16 @@
 //! The optimizer, as requested on the command line.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use halflap::graph::{Edges, Graph};
+use halflap::ids::UnitId;
 use halflap::improve::{Allowed, ImproveError, Improved, PlanOrder, Request, improve};
 use halflap::memory::Budget;
-use halflap::optimize::{OptimizeError, Optimized, SoFar, Task, optimize_so_far};
+use halflap::optimize::{OptimizeError, Optimized, SoFar, Task, optimize_so_far, within_or_least};
 use halflap::order::Order;
 use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
@@ -55,12 +58,16 @@ pub struct Rung {
     effort: EffortArg,
     /// Whether the limit is at most what the input order needs.
     at_input_peak: bool,
+    /// Whether units that others run may need no more than in their input orders, even if there is
+    /// more: what they take, their callers cannot use.
+    leaves_free: bool,
 }
 
 impl Rung {
     /// What was asked for.
     pub fn asked(args: &SearchArgs) -> Rung {
-        Rung { effort: args.effort.unwrap_or(EffortArg::Default), at_input_peak: false }
+        let effort = args.effort.unwrap_or(EffortArg::Default);
+        Rung { effort, at_input_peak: false, leaves_free: false }
     }
 
     /// The same with the effort that rewrites are tried with.
@@ -71,14 +78,6 @@ impl Rung {
     /// The same with little effort.
     pub fn quick(self) -> Rung {
         Rung { effort: EffortArg::Quick, ..self }
-    }
-
-    /// The base of the limit that is used: what was asked for, or the input order's peak.
-    pub fn budget(self, args: &SearchArgs) -> Budget {
-        match self.at_input_peak {
-            true => Budget::Times(1.0),
-            false => args.memory_budget.unwrap_or(Budget::Times(1.0)),
-        }
     }
 
     /// All searches with less effort or memory that could give a faster step, the hardest first.
@@ -92,8 +91,9 @@ impl Rung {
         };
         let efforts = [EffortArg::Thorough, EffortArg::Default, EffortArg::Quick];
         let efforts = efforts.into_iter().skip_while(|&effort| effort != self.effort);
-        let rungs = efforts
-            .flat_map(|effort| [false, true].map(|at_input_peak| Rung { effort, at_input_peak }));
+        let rungs = efforts.flat_map(|effort| {
+            [false, true].map(|at_input_peak| Rung { effort, at_input_peak, ..self })
+        });
         let has_room = |rung: &Rung| match rung.at_input_peak {
             true => has_more,
             false => !self.at_input_peak,
@@ -104,32 +104,40 @@ impl Rung {
 }
 
 /// The best of the orders found by a search and by lesser ones: the search is not exact, and a
-/// larger budget or effort may find a slower order. `is_best` says that nothing can be better.
+/// larger budget or effort may find a slower order.
 pub fn best<T>(
     args: &SearchArgs,
     from: Rung,
     walk: impl Fn(Rung) -> Result<Vec<Decided<T>>, Failed>,
     is_best: impl Fn(&[Decided<T>]) -> bool,
 ) -> Result<Vec<Decided<T>>, Failed> {
-    let time = |all: &[Decided<T>]| {
-        all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round())
-    };
     let mut best = walk(from);
     let is_single = best.as_ref().is_ok_and(|all| all.len() == 1);
     for rung in from.lesser(args, is_single) {
-        let known = match &best {
+        match &best {
             Err(Failed::Stopped) => break,
             Ok(all) if is_best(all) => break,
-            Ok(all) => time(all),
-            Err(_) => f64::INFINITY,
-        };
-        match walk(rung) {
-            Err(Failed::Stopped) => return Err(Failed::Stopped),
-            Ok(all) if time(&all) < known => best = Ok(all),
-            _ => {}
+            _ => best = shorter(best, walk(rung))?,
         }
     }
     best
+}
+
+/// The first result, unless the other is shorter; only a stop is an error.
+fn shorter<T>(
+    best: Result<Vec<Decided<T>>, Failed>,
+    other: Result<Vec<Decided<T>>, Failed>,
+) -> Result<Result<Vec<Decided<T>>, Failed>, Failed> {
+    // Times that differ by less are equal but for rounding.
+    let time = |all: &[Decided<T>]| {
+        all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round())
+    };
+    let known = best.as_ref().map_or(f64::INFINITY, |all| time(all));
+    match other {
+        Err(Failed::Stopped) => Err(Failed::Stopped),
+        Ok(all) if time(&all) < known => Ok(Ok(all)),
+        _ => Ok(best),
+    }
 }
 
 /// A program with its order that a search chose.
@@ -187,8 +195,8 @@ pub struct Wanted<'a> {
     pub is_chained: bool,
     /// Where the program came from.
     pub source: &'a ProgramSource,
-    /// The base of the limit, if it is not the input order's peak.
-    pub peak_before: Option<Bytes>,
+    /// The most that may be alive.
+    pub limits: MemoryLimits,
 }
 
 impl Wanted<'_> {
@@ -197,30 +205,33 @@ impl Wanted<'_> {
     }
 }
 
-/// The best order of a unit, whose limit is relative to what its input order needs.
+/// The best order of a unit.
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutcome), Failed> {
     sought(wanted, priced).map_err(|error| failed(wanted, priced, error))
 }
 
 fn sought(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, SearchOutcome), OptimizeError> {
-    let (found, seconds) = timed(wanted, priced, optimize_so_far);
+    let is_entry = wanted.source.workload.is_entry(priced.unit);
+    let (found, seconds) = timed(wanted, priced, |task| match is_entry {
+        true => optimize_so_far(task),
+        false => within_or_least(task, optimize_so_far),
+    });
     let SoFar { best, is_stopped, .. } = found?;
     // A program that calls us does not want a partial result.
     if is_stopped && ask::is_called() {
         return Err(OptimizeError::Stopped);
     }
-    let MemoryLimits { asked, used } = MemoryLimits::of(wanted, priced);
-    let Optimized { order, bound, step_time, robustness, input_kept, .. } = best;
+    let MemoryLimits { asked, used } = wanted.limits;
+    let Optimized { order, bound, step_time, robustness, input_kept, peak, .. } = best;
+    // What a callee needs at least, its callers have made room for.
+    let limit = asked.max(peak);
     // Results are compared with the requested limit.
     let bound = match asked == used {
         true => bound,
         false => bound_beside(priced, bound.edges, asked, step_time),
     };
     let is_interrupted = is_stopped;
-    Ok((
-        order,
-        SearchOutcome { bound, robustness, input_kept, limit: asked, seconds, is_interrupted },
-    ))
+    Ok((order, SearchOutcome { bound, robustness, input_kept, limit, seconds, is_interrupted }))
 }
 
 /// The searches of one command, each done once: rewrites leave most computations of a module as
@@ -252,7 +263,7 @@ impl KnownSearches {
         wanted: &Wanted<'_>,
         priced: &Priced,
     ) -> Result<(Order, SearchOutcome), Failed> {
-        let (limits, effort) = (MemoryLimits::of(wanted, priced), wanted.rung.effort);
+        let (limits, effort) = (wanted.limits, wanted.rung.effort);
         let is_same = |known: &&KnownSearch| {
             known.effort == effort
                 && known.limits == limits
@@ -319,29 +330,208 @@ pub fn improved(
     })?;
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
     let Optimized { bound, robustness, input_kept, .. } = best.clone();
-    let limit = MemoryLimits::of(wanted, priced).asked;
+    let limit = wanted.limits.asked;
     let is_interrupted = false;
     let outcome = SearchOutcome { bound, robustness, input_kept, limit, seconds, is_interrupted };
     Ok((found, outcome))
 }
 
 /// The most that may be alive.
-#[derive(Clone, Copy, PartialEq)]
-struct MemoryLimits {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryLimits {
     asked: Bytes,
     /// On this rung.
     used: Bytes,
 }
 
 impl MemoryLimits {
-    fn of(wanted: &Wanted<'_>, priced: &Priced) -> MemoryLimits {
-        let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
-        let asked = wanted.args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
+    /// Of a whole program, which needs so much in its input orders.
+    pub fn of(args: &SearchArgs, rung: Rung, peak_before: Bytes) -> MemoryLimits {
+        let asked = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
         MemoryLimits {
             asked,
-            used: if wanted.rung.at_input_peak { asked.min(peak_before) } else { asked },
+            used: if rung.at_input_peak { asked.min(peak_before) } else { asked },
         }
     }
+}
+
+/// The memory limits of a program's units, by name: all together need at most what the whole may.
+#[derive(Clone, Debug)]
+pub struct ProgramLimits {
+    /// What the whole program needs in its input orders: the base of the budget.
+    peak_before: Bytes,
+    of: BTreeMap<String, UnitLimits>,
+}
+
+/// The most that a unit may need.
+#[derive(Clone, Copy, Debug)]
+struct UnitLimits {
+    asked: Bytes,
+    /// If the whole needs no more than in its input orders.
+    at_input_peak: Bytes,
+}
+
+impl UnitLimits {
+    fn on(self, rung: Rung) -> MemoryLimits {
+        let used = if rung.at_input_peak { self.at_input_peak } else { self.asked };
+        MemoryLimits { asked: self.asked, used }
+    }
+}
+
+impl ProgramLimits {
+    /// Of a program in its input orders.
+    pub fn of_input<T>(
+        source: &ProgramSource,
+        own: &[Decided<T>],
+        args: &SearchArgs,
+    ) -> ProgramLimits {
+        let peak_before = own.last().map_or(Bytes::ZERO, |entry| entry.priced.peak_before());
+        ProgramLimits::of(source, own, args, peak_before)
+    }
+
+    fn of<T>(
+        source: &ProgramSource,
+        own: &[Decided<T>],
+        args: &SearchArgs,
+        peak_before: Bytes,
+    ) -> ProgramLimits {
+        let whole = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
+        let limits = |whole| source.workload.limits(own, whole);
+        let (asked, at_input) = (limits(whole), limits(whole.min(peak_before)));
+        let one = |unit: UnitId| {
+            let limits = UnitLimits { asked: asked[unit], at_input_peak: at_input[unit] };
+            (source.name_of(unit).to_owned(), limits)
+        };
+        ProgramLimits { peak_before, of: source.workload.units.ids().map(one).collect() }
+    }
+
+    /// What a unit may need, if it is known.
+    pub fn on(&self, rung: Rung, unit: &str) -> Option<Bytes> {
+        self.of.get(unit).map(|limits| limits.on(rung).used)
+    }
+
+    /// Those of a program that was changed: what both have keeps its limit.
+    fn for_changed(
+        &self,
+        source: &ProgramSource,
+        args: &SearchArgs,
+    ) -> Result<Cow<'_, ProgramLimits>, Failed> {
+        if source.workload.units.ids().all(|unit| self.of.contains_key(source.name_of(unit))) {
+            return Ok(Cow::Borrowed(self));
+        }
+        let own = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
+        let mut all = ProgramLimits::of(source, &own, args, self.peak_before);
+        all.of.extend(self.of.iter().map(|(name, limits)| (name.clone(), *limits)));
+        Ok(Cow::Owned(all))
+    }
+}
+
+/// Searches for the orders of programs that differ little.
+pub struct ProgramSearch<'a> {
+    args: &'a SearchArgs,
+    /// Whether collectives were chained.
+    is_chained: bool,
+    known: KnownSearches,
+}
+
+/// A unit in the order that was found; its own, without a search, if it cannot overlap anything.
+pub type OrderedUnit = Decided<Option<SearchOutcome>>;
+
+impl ProgramSearch<'_> {
+    pub fn new(args: &SearchArgs, is_chained: bool) -> ProgramSearch<'_> {
+        ProgramSearch { args, is_chained, known: KnownSearches::default() }
+    }
+
+    /// The best orders of all units, as they were asked for.
+    pub fn asked(&self, source: &ProgramSource) -> Result<Vec<OrderedUnit>, Failed> {
+        let own = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
+        let limits = ProgramLimits::of_input(source, &own, self.args);
+        self.all(source, Rung::asked(self.args), &limits)
+    }
+
+    /// The same of a program that may have been changed since its limits were known. Search time
+    /// that belongs to no single unit is counted in the last one.
+    pub fn all(
+        &self,
+        source: &ProgramSource,
+        from: Rung,
+        limits: &ProgramLimits,
+    ) -> Result<Vec<OrderedUnit>, Failed> {
+        let started = Instant::now();
+        let limits = limits.for_changed(source, self.args)?;
+        let walk = |rung: Rung| self.either(source, rung, &limits);
+        let is_last = |all: &[OrderedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
+        let mut all = best(self.args, from, walk, is_last)?;
+        let mut found: Vec<&mut SearchOutcome> =
+            all.iter_mut().filter_map(|unit| unit.found.as_mut()).collect();
+        let rest =
+            started.elapsed().as_secs_f64() - found.iter().map(|found| found.seconds).sum::<f64>();
+        if let Some(last) = found.last_mut() {
+            last.seconds += rest.max(0.0);
+        }
+        Ok(all)
+    }
+
+    /// The orders on a rung, the better of two: where units take memory that is free in their
+    /// callers, and where they leave it to them.
+    fn either(
+        &self,
+        source: &ProgramSource,
+        rung: Rung,
+        limits: &ProgramLimits,
+    ) -> Result<Vec<OrderedUnit>, Failed> {
+        let first = self.walk(source, rung, limits)?;
+        let is_other = |unit: &OrderedUnit| {
+            let before = unit.priced.peak_before();
+            let limit = limits.on(rung, source.name_of(unit.priced.unit));
+            let squeezed = limit.is_some_and(|limit| limit < before);
+            let is_called = !source.workload.is_entry(unit.priced.unit);
+            unit.found.is_some() && is_called && (squeezed || unit.result.peak() > before)
+        };
+        let is_compared = rung.effort != EffortArg::Sketch && first.iter().any(is_other);
+        if !is_compared || is_interrupted(&first) {
+            return Ok(first);
+        }
+        let rung = Rung { leaves_free: true, ..rung };
+        shorter(Ok(first), self.walk(source, rung, limits))?
+    }
+
+    fn walk(
+        &self,
+        source: &ProgramSource,
+        rung: Rung,
+        limits: &ProgramLimits,
+    ) -> Result<Vec<OrderedUnit>, Failed> {
+        source.walk(|priced| {
+            let name = source.name_of(priced.unit);
+            let is_graph = name.is_empty();
+            if !is_graph && !source.workload.units[priced.unit].communicates() {
+                return Ok((priced.input.order.clone(), None));
+            }
+            let mut own = limits.of.get(name).ok_or_else(|| unlimited(name))?.on(rung);
+            if rung.leaves_free && !source.workload.is_entry(priced.unit) {
+                own.used = priced.peak_before();
+                own.asked = own.asked.max(own.used);
+            }
+            let (args, is_chained) = (self.args, self.is_chained);
+            let wanted = Wanted { args, rung, is_chained, source, limits: own };
+            let (order, outcome) = self.known.search(&wanted, priced)?;
+            Ok((order, Some(outcome)))
+        })
+    }
+}
+
+fn unlimited(unit: &str) -> Failed {
+    Failed::OurBug(format!("computation '{unit}' has no memory limit"))
+}
+
+fn is_at_bound(unit: &OrderedUnit) -> bool {
+    unit.found.as_ref().is_none_or(|found| found.bound.is_reached_by(unit.result.step_time()))
+}
+
+/// Whether a search was ended early.
+pub fn is_interrupted(all: &[OrderedUnit]) -> bool {
+    all.iter().any(|unit| unit.found.as_ref().is_some_and(|found| found.is_interrupted))
 }
 
 /// Runs a search with progress; returns its result and duration in seconds.
@@ -352,7 +542,7 @@ fn timed<T>(wanted: &Wanted<'_>, priced: &Priced, search: impl FnOnce(&Task<'_>)
     let found = search(&Task {
         graph: &priced.graph,
         machine: &priced.machine,
-        memory_limit: MemoryLimits::of(wanted, priced).used,
+        memory_limit: wanted.limits.used,
         edges: wanted.edges(),
         known: &[],
         effort: machine::effort(wanted.rung.effort),

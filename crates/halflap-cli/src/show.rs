@@ -36,6 +36,8 @@ pub struct Section<'a> {
     pub result: &'a Evaluation,
     /// What is exposed in one run of it and of all that it runs.
     pub exposed_in_all: Change<Nanos>,
+    /// What it is compared with.
+    pub compared: ComparedWith,
     pub limit: Bytes,
     pub bound: Bound,
     /// Which collectives are explained; all, unless some were requested.
@@ -43,6 +45,17 @@ pub struct Section<'a> {
     pub robustness: Option<String>,
     pub seconds: f64,
     explained: &'a OnceLock<Explanation>,
+}
+
+/// What a unit in its order is compared with.
+#[derive(Clone, Copy, Debug)]
+pub enum ComparedWith {
+    /// Itself in its input order.
+    Input,
+    /// What it was before the program was changed.
+    Old(Was),
+    /// Nothing: the old program did not have it.
+    Nothing,
 }
 
 /// What a unit's order is compared with, and its explanation once requested.
@@ -66,6 +79,7 @@ impl<'a> Section<'a> {
             priced,
             result,
             exposed_in_all: *exposed_in_all,
+            compared: ComparedWith::Input,
             limit: *limit,
             bound: *bound,
             only: None,
@@ -101,8 +115,32 @@ impl<'a> Section<'a> {
         explain(self.priced.setup_before(), &self.priced.input, limits)
     }
 
+    /// The same in a changed program, which is compared with the old one.
+    pub fn in_changed(mut self, old: Option<Was>) -> Section<'a> {
+        self.compared = old.map_or(ComparedWith::Nothing, ComparedWith::Old);
+        if let Some(old) = old {
+            self.exposed_in_all.before = old.exposed;
+        }
+        self
+    }
+
+    /// Whether it is compared with itself in another order.
+    pub fn is_reordered(&self) -> bool {
+        matches!(self.compared, ComparedWith::Input)
+    }
+
+    /// What it was before, if there was such a unit.
+    pub fn was(&self) -> Option<Was> {
+        match self.compared {
+            ComparedWith::Input => Some(Was::of(&self.priced.input, self.exposed_in_all.before)),
+            ComparedWith::Old(was) => Some(was),
+            ComparedWith::Nothing => None,
+        }
+    }
+
     pub fn step_time(&self) -> Change<Nanos> {
-        Change { before: self.priced.input.step_time(), after: self.result.step_time() }
+        let after = self.result.step_time();
+        Change { before: self.was().map_or(after, |was| was.step_time), after }
     }
 
     /// Whether something in it can overlap compute.
@@ -136,33 +174,31 @@ pub struct ShownModule<'a> {
     pub source: &'a ProgramSource,
     pub hlo: &'a Hlo,
     pub sections: &'a [Section<'a>],
-    /// The module before it was changed, in its own orders.
-    pub was: Option<&'a Was>,
 }
 
-/// A program as a whole.
+/// A unit as it was, with all that it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Was {
     pub step_time: Nanos,
+    /// What is exposed in it and in all that it runs.
     pub exposed: Nanos,
+    /// What is exposed in it alone.
+    pub exposed_alone: Nanos,
     pub peak: Bytes,
 }
 
 impl Was {
-    /// A unit and all that it runs, in their input orders.
-    fn of(entry: &Section<'_>) -> Was {
-        Was {
-            step_time: entry.step_time().before,
-            exposed: entry.exposed_in_all.before,
-            peak: entry.priced.peak_before(),
-        }
+    /// A unit in an order, and what it and all that it runs expose.
+    pub fn of(order: &Evaluation, exposed: Nanos) -> Was {
+        let (step_time, exposed_alone) = (order.step_time(), order.exposed());
+        Was { step_time, exposed, exposed_alone, peak: order.peak() }
     }
 }
 
 impl ShownModule<'_> {
     /// The totals of the module.
     pub fn headline(&self, style: &Style) -> String {
-        let ShownModule { source, hlo, sections, was } = *self;
+        let ShownModule { source, hlo, sections } = *self;
         let module = &hlo.module;
         let communicate = sections.iter().filter(|section| section.communicates(source)).count();
         let whole = format!(
@@ -175,7 +211,7 @@ impl ShownModule<'_> {
         lines.extend(source.device().map(|device| ("device", device)));
         lines.extend(assumed_ranks(module).map(|ranks| ("ranks", ranks)));
         if let Some(entry) = sections.last() {
-            lines.extend(figures(entry, was.copied().unwrap_or_else(|| Was::of(entry))));
+            lines.extend(figures(entry));
         }
         let calls = source.workload.units.as_slice().iter().flat_map(|unit| &unit.calls);
         let guesses = calls.filter(|call| call.is_guess).count();
@@ -214,7 +250,7 @@ impl ShownModule<'_> {
                 printable(&unit.name).into(),
                 unit.runs.to_string().into(),
                 section.priced.graph.len().to_string().into(),
-                step.before.to_string().into(),
+                section.was().map_or("-".to_owned(), |was| was.step_time.to_string()).into(),
                 step.after.to_string().into(),
                 format!("{of_bound:.3}x").into(),
                 section.result.exposed().to_string().into(),
@@ -244,14 +280,17 @@ impl ShownModule<'_> {
     pub fn section(&self, section: &Section<'_>, rows: usize, style: &Style) -> String {
         let Priced { graph, input, unit, .. } = section.priced;
         let explanation = section.explanation();
-        let Change { before, after } = section.step_time();
+        let after = section.step_time().after;
+        let was = section.was();
+        let arrow = |before: Option<String>| before.map_or(String::new(), |of| format!("{of} -> "));
+        let before = arrow(was.map(|was| was.step_time.to_string()));
         let name = format!("{}{}", printable(self.source.name_of(*unit)), self.place(section));
-        let peak =
-            format!("{} -> {}, limit {}", input.peak(), section.result.peak(), section.limit);
+        let peak = arrow(was.map(|was| was.peak.to_string()));
+        let peak = format!("{peak}{}, limit {}", section.result.peak(), section.limit);
         let mut lines = vec![
             ("computation", name),
             ("program", program(graph)),
-            ("step time", format!("{before} -> {after}, {}", against_bound(after, section.bound))),
+            ("step time", format!("{before}{after}, {}", against_bound(after, section.bound))),
             ("lower bound", describe_bound(graph, section.bound)),
             ("peak memory", peak),
         ];
@@ -259,7 +298,8 @@ impl ShownModule<'_> {
         let mut text = String::from("\n");
         lines.iter().for_each(|(label, value)| text.push_str(&labelled(label, value, style)));
         text.push('\n');
-        let (evaluation, was) = (section.result, Some(&input.simulation));
+        let was = section.is_reordered().then_some(&input.simulation);
+        let evaluation = section.result;
         let explained = Explained { graph, evaluation, explanation: &explanation, was };
         text.push_str(&render_explanation(&explained, rows, style));
         text.push_str(&sources(graph, &explanation, rows, style));
@@ -297,7 +337,8 @@ impl ShownModule<'_> {
 }
 
 /// Step time, exposed communication and memory of the whole.
-fn figures(entry: &Section<'_>, was: Was) -> [(&'static str, String); 3] {
+fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
+    let was = entry.was().unwrap_or_else(|| Was::of(entry.result, entry.exposed_in_all.after));
     let change = |before: String, now: String| {
         if before == now { now } else { format!("{before} -> {now}") }
     };

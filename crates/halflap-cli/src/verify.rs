@@ -106,7 +106,8 @@ fn prove_graph(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
     if verbose {
         eprintln!("{} nodes; the input order's peak is {} bytes", graph.len(), before.0);
     }
-    let peak = prove(args, &graph, &names, before)
+    let memory_limit = args.memory_budget.map(|budget| budget.limit(before));
+    let peak = prove(args, &graph, &names, memory_limit)
         .map_err(|problem| Failed::Wrong(format!("not valid: {problem}")))?
         .peak;
     let nodes = count(graph.len(), "node");
@@ -126,7 +127,9 @@ fn prove_module(args: &args::Verify) -> Result<String, Failed> {
             return Ok((priced.input.order.clone(), ()));
         };
         let before = priced.peak_before();
-        let proof = prove(args, graph, names, before);
+        // The whole has a limit, which the entry's peak includes: callees may use what is free.
+        let memory = args.memory_budget.filter(|_| source.workload.is_entry(priced.unit));
+        let proof = prove(args, graph, names, memory.map(|budget| budget.limit(before)));
         let wrong =
             |problem| Failed::Wrong(format!("not valid: computation '{computation}': {problem}"));
         let peak = proof.map_err(wrong)?.peak;
@@ -144,18 +147,17 @@ fn prove_module(args: &args::Verify) -> Result<String, Failed> {
     }
 }
 
-/// Proves what was requested; `before` is what the input order needs.
+/// Proves what was requested.
 fn prove(
     args: &args::Verify,
     graph: &Graph,
     names: &[String],
-    before: Bytes,
+    memory_limit: Option<Bytes>,
 ) -> Result<Proof, String> {
     let order_edges = match args.collective_order {
         CollectiveOrder::Free => OrderEdges::Free,
         CollectiveOrder::Kept => OrderEdges::Kept,
     };
-    let memory_limit = args.memory_budget.map(|budget| budget.limit(before));
     verify_names(graph, names, &Demands { order_edges, memory_limit })
         .map_err(|violation| violation.to_string())
 }

@@ -50,6 +50,10 @@ struct Optimum {
 /// The default limits, as multiples of the input order's peak.
 const GRID: [f64; 8] = [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0];
 
+/// What the limits of one of several computations are not.
+const ALONE: &str = "these are limits of this computation alone: schedule's --memory-budget is for \
+                     the whole module, and a computation may use all that is free while it runs";
+
 /// Steps that differ by less, relative to the longer one, count as equal.
 const ALIKE: f64 = 0.01;
 
@@ -143,7 +147,11 @@ impl Answer for Swept {
             }
             false => String::new(),
         };
-        let answer = labelled("answer", &self.answer().text, &terminal::style());
+        let AdviceLine { text, action, is_typed } = self.answer();
+        let mut answer = labelled("answer", &text, &terminal::style());
+        if !is_typed && !action.is_empty() {
+            answer.push_str(&labelled("limits", &action, &terminal::style()));
+        }
         Ok(format!("{head}{answer}\n{}", render(&self.points, &self.unit.priced.input)))
     }
 
@@ -210,8 +218,14 @@ impl Swept {
                 best.step_time, knee.limit
             ),
         };
-        let action = format!("--memory-budget {times:.2}x");
-        AdviceLine { text, action, is_typed: true }
+        match self.subject.source.workload.units.len() {
+            1 => {
+                let action = format!("--memory-budget {times:.2}x");
+                AdviceLine { text, action, is_typed: true }
+            }
+            // What the computation may use follows from the limit of the whole.
+            _ => AdviceLine { text, action: ALONE.to_owned(), is_typed: false },
+        }
     }
 
     /// Draws the points as curves, above the input order.

@@ -24,6 +24,8 @@ pub struct Advised<'a> {
     pub bound: Option<Bound>,
     /// What options are added to: empty if they are added to the command that was given.
     pub command: String,
+    /// Options that the command needs beside, unless an action sets them.
+    pub options: Vec<String>,
     /// How many of the exposed collectives are held by memory.
     pub held_by_memory: HeldByMemory,
 }
@@ -118,17 +120,29 @@ impl Advised<'_> {
         let text = format!("{subject} {gain}{reordered}{more}.");
         let (action, is_typed) = action(&advice.lever);
         let action = match is_typed {
-            true => format!("{} {action}", self.command).trim().to_owned(),
+            true => self.typed(&action),
             false => action,
         };
         AdviceLine { text, action, is_typed }
+    }
+
+    /// An action as it is typed.
+    fn typed(&self, action: &str) -> String {
+        let flag = |option: &str| option.split(' ').next().unwrap_or_default().to_owned();
+        let is_kept = |option: &&String| flag(option) != flag(action);
+        let options = self.options.iter().filter(is_kept).map(|option| format!("{option} "));
+        let options = options.collect::<String>();
+        format!("{} {options}{action}", self.command).trim().to_owned()
     }
 
     /// The sentence before the gain, and the cost after it.
     fn words(&self, advice: &Advice) -> (String, String) {
         let saves = if advice.is_at_most { "could save" } else { "saves" };
         match &advice.lever {
-            Lever::Reorder => (format!("A better order {saves}"), ", at no cost".to_owned()),
+            Lever::Reorder => (
+                format!("A better order {saves}"),
+                ", at no cost; a longer search, as much or more".to_owned(),
+            ),
             Lever::Memory { more, .. } => {
                 let HeldByMemory { held, of } = self.held_by_memory;
                 let holds = match held {
@@ -203,10 +217,11 @@ fn action(lever: &Lever) -> (String, bool) {
 }
 
 /// A budget as it is typed.
-fn budget_text(budget: Budget) -> String {
+pub fn budget_text(budget: Budget) -> String {
     match budget {
         Budget::Times(times) => format!("{times}x"),
-        Budget::Absolute(bytes) => format!("{}MiB", bytes.0 >> 20),
+        Budget::Absolute(bytes) if bytes.0 & 0xf_ffff == 0 => format!("{}MiB", bytes.0 >> 20),
+        Budget::Absolute(bytes) => format!("{}B", bytes.0),
     }
 }
 

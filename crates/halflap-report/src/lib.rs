@@ -28,7 +28,9 @@ mod timing;
 pub mod trace;
 pub mod width;
 
-pub use advice::{AdviceLine, Advised, FoundOrder, HeldByMemory, advice_json, render_advice};
+pub use advice::{
+    AdviceLine, Advised, FoundOrder, HeldByMemory, advice_json, budget_text, render_advice,
+};
 pub use analysis::{analysis_advice, analysis_notes, render_analysis, write_analysis};
 pub use basis::{against_bound, describe_bound};
 pub use comparison::{comparison_json, render_comparison};

@@ -14,7 +14,7 @@ use crate::graph::Edges;
 use crate::ids::{Id, OpId, UnitId};
 use crate::improve::{Allowed, Estimate, PlanOrder, Request, estimate, looked_up};
 use crate::memory::Budget;
-use crate::optimize::{Effort, Task, optimize};
+use crate::optimize::{Effort, Task, optimize, within_or_least};
 use crate::order::Order;
 use crate::rewrite::{CopyCost, Prices, TAIL};
 use crate::simulate::{Cause, Exposure, Machine, Simulation, lower_bound, simulate};
@@ -33,6 +33,9 @@ pub struct AdviceCase<'a, T> {
     pub decided: &'a [Decided<T>],
     /// Whether they were searched for: otherwise a search is the first advice.
     pub is_searched: bool,
+    /// A quick search that knows no order, as the user would make it: what it finds within a budget,
+    /// one order for each unit. Without it, trials take its place.
+    pub afresh: Option<&'a dyn Fn(Budget) -> Option<Vec<Order>>>,
     /// Whether the program may be changed.
     pub is_mergeable: bool,
     /// Called with the fraction of the work that is done; returns whether to continue.
@@ -181,6 +184,8 @@ struct Attempt {
     trial: AdviceTrial,
     from: f64,
     until: f64,
+    /// Of the unit that is searched.
+    memory_limit: Bytes,
 }
 
 /// The result of a trial.
@@ -241,7 +246,7 @@ impl<T> AdviceSearch<'_, T> {
         let mut lines = Vec::new();
         // If a search is advised as well, the others count only what they save beyond it.
         if !self.case.is_searched
-            && let Some(tried) = self.try_out(self.plain(), 0.2)
+            && let Some(tried) = self.better_order()
         {
             lines.push(self.line(Lever::Reorder, tried.step_time));
             self.known.push(tried.orders);
@@ -336,21 +341,30 @@ impl<T> AdviceSearch<'_, T> {
                 _ => low = middle + 1,
             }
         }
-        let found = self.confirmed(found).filter(|tried| tried.step_time < least)?;
+        let found = self.confirmed(found, LIMITS[high], least)?;
         let entry = self.case.decided.last()?;
         let more = (found.peak - entry.result.peak()).max(Bytes::ZERO);
         Some(self.line(Lever::Memory { budget: found.budget, more }, found.step_time))
     }
 
-    /// What a quick search within that budget comes to, if such a search is what will be made: it
-    /// begins elsewhere than the trial did. Longer ones find no less than the trial.
-    fn confirmed(&mut self, found: AdviceTried) -> Option<AdviceTried> {
-        if self.case.search.effort != Effort::Quick {
-            return Some(found);
+    /// What a quick search comes to within that budget, or else within the limit of the trial, if
+    /// such a search is what will be made: it begins elsewhere than the trial did. Longer ones find
+    /// no less than the trial, unless what callees may use depends on the budget.
+    fn confirmed(&mut self, found: AdviceTried, times: f64, least: Nanos) -> Option<AdviceTried> {
+        if self.case.search.effort != Effort::Quick && self.case.decided.len() == 1 {
+            return Some(found).filter(|tried| tried.step_time < least);
         }
-        let trial = AdviceTrial { afresh: Some(found.budget), ..self.plain() };
-        let again = self.try_out(trial, self.at)?;
-        Some(AdviceTried { budget: found.budget, ..again })
+        let whole = match self.case.search.memory {
+            Budget::Times(own) => Budget::Times((own * times * 100.0).round() / 100.0),
+            Budget::Absolute(own) => Budget::Absolute(Bytes((own.0 as f64 * times) as i64)),
+        };
+        for budget in [found.budget, whole] {
+            let again = self.try_afresh(budget, self.at);
+            if let Some(again) = again.filter(|again| again.step_time < least) {
+                return Some(AdviceTried { budget, ..again });
+            }
+        }
+        None
     }
 
     /// Whether a trial could save enough, as far as is known without a search; where none is made,
@@ -362,20 +376,46 @@ impl<T> AdviceSearch<'_, T> {
     /// How far a program of one unit is from its lower bound.
     fn gap(&self, trial: AdviceTrial) -> Option<Nanos> {
         let [only] = self.case.decided else { return None };
-        let limit = self.limit(&only.priced, trial);
+        let limit = self.whole(trial);
         let machine = self.machine(&only.priced, trial, &[]);
         let bound = lower_bound(&only.priced.graph, &machine, trial.edges, limit);
         Some((self.step - bound.time).max(Nanos::ZERO))
     }
 
-    fn limit(&self, priced: &Priced, trial: AdviceTrial) -> Bytes {
-        if let Some(budget) = trial.afresh {
-            return budget.limit(priced.peak_before());
+    /// The order that a quick search finds as it was asked for.
+    fn better_order(&mut self) -> Option<AdviceTried> {
+        match self.case.afresh {
+            Some(_) => self.try_afresh(self.case.search.memory, 0.2),
+            None => self.try_out(self.plain(), 0.2),
         }
-        let limit = self.case.search.memory.limit(priced.peak_before());
+    }
+
+    /// What a quick search finds within a budget if it knows no order: what a user would do.
+    fn try_afresh(&mut self, budget: Budget, until: f64) -> Option<AdviceTried> {
+        let Some(search) = self.case.afresh else {
+            return self.try_out(AdviceTrial { afresh: Some(budget), ..self.plain() }, until);
+        };
+        let from = std::mem::replace(&mut self.at, until);
+        if self.is_long() || (self.case.progress)(from).is_break() {
+            return None;
+        }
+        let orders = search(budget)?;
+        let walked = self.case.workload.walk(self.case.model, |priced| {
+            Ok::<_, SearchError>((orders[priced.unit.index()].clone(), ()))
+        });
+        self.tried(walked.ok()?, None)
+    }
+
+    /// The limit of the whole in a trial.
+    fn whole(&self, trial: AdviceTrial) -> Bytes {
+        let Some(entry) = self.case.decided.last() else { return Bytes::ZERO };
+        let before = entry.priced.peak_before();
+        if let Some(budget) = trial.afresh {
+            return budget.limit(before);
+        }
         // An order that was given may need more than the limit.
-        let own = self.case.decided[priced.unit.index()].result.peak();
-        Bytes((limit.max(own).0 as f64 * trial.limit) as i64)
+        let limit = self.case.search.memory.limit(before).max(entry.result.peak());
+        Bytes((limit.0 as f64 * trial.limit) as i64)
     }
 
     /// A quick search for orders of all units; reports progress.
@@ -384,21 +424,28 @@ impl<T> AdviceSearch<'_, T> {
         if self.is_long() || (self.case.progress)(from).is_break() {
             return None;
         }
+        let limits = self.case.workload.limits(self.case.decided, self.whole(trial));
         let mut steps: Vec<Nanos> = Vec::new();
         let mut last = None;
         let walked = self.case.workload.walk(self.case.model, |priced| {
             let machine = self.machine(priced, trial, &steps);
-            let order = self.search(priced, &machine, Attempt { trial, from, until })?;
+            let memory_limit = limits[priced.unit];
+            let attempt = Attempt { trial, from, until, memory_limit };
+            let order = self.search(priced, &machine, attempt)?;
             let simulation = simulate(&priced.graph, order.as_slice(), &machine);
             steps.push(simulation.step_time);
             last = Some(simulation);
             Ok::<_, SearchError>((order, ()))
         });
-        let units = walked.ok()?;
-        let budget = self.budget(&units);
-        let peak = units.last()?.result.peak();
+        self.tried(walked.ok()?, last)
+    }
+
+    /// Orders, with the entry's simulation if that is another than by the model.
+    fn tried(&self, units: Vec<Decided<()>>, last: Option<Simulation>) -> Option<AdviceTried> {
+        let entry = units.last()?;
+        let (budget, peak) = (self.budget(entry), entry.result.peak());
+        let simulation = last.unwrap_or_else(|| entry.result.simulation.clone());
         let orders = units.into_iter().map(|unit| unit.result.order).collect();
-        let simulation = last?;
         Some(AdviceTried { step_time: simulation.step_time, simulation, orders, peak, budget })
     }
 
@@ -406,7 +453,7 @@ impl<T> AdviceSearch<'_, T> {
         &self,
         priced: &Priced,
         machine: &Machine,
-        Attempt { trial, from, until }: Attempt,
+        Attempt { trial, from, until, memory_limit }: Attempt,
     ) -> Result<Order, SearchError> {
         let (case, unit) = (self.case, priced.unit);
         let own = &case.decided[unit.index()].result.order;
@@ -418,16 +465,20 @@ impl<T> AdviceSearch<'_, T> {
             known.push(own.clone());
             known.extend(self.known.iter().map(|orders| orders[unit.index()].clone()));
         }
-        let found = optimize(&Task {
+        let task = Task {
             graph: &priced.graph,
             machine,
-            memory_limit: self.limit(priced, trial),
+            memory_limit,
             edges: trial.edges,
             known: &known,
             effort: Effort::Quick,
             threads: case.search.threads,
             progress: &|part| (case.progress)(from + (until - from) * part),
-        });
+        };
+        let found = match case.workload.is_entry(unit) {
+            true => optimize(&task),
+            false => within_or_least(&task, optimize),
+        };
         found.map(|found| found.order).map_err(|error| SearchError::Order { unit, error })
     }
 
@@ -448,25 +499,16 @@ impl<T> AdviceSearch<'_, T> {
         machine
     }
 
-    /// The budget, as it was given, that these orders keep.
-    fn budget(&self, units: &[Decided<()>]) -> Budget {
-        let searched = units.iter().filter(|unit| {
-            self.case.workload.units[unit.priced.unit].communicates()
-                && unit.priced.peak_before() > Bytes::ZERO
-        });
+    /// The budget, as it was given, that orders keep.
+    fn budget(&self, entry: &Decided<()>) -> Budget {
+        let (needed, before) = (entry.result.peak(), entry.priced.peak_before());
         match self.case.search.memory {
             Budget::Times(_) => {
-                let need = |unit: &Decided<()>| {
-                    unit.result.peak().0 as f64 / unit.priced.peak_before().0 as f64
-                };
-                let times = searched.map(need).fold(1.0, f64::max);
+                let times = (needed.0 as f64 / before.0.max(1) as f64).max(1.0);
                 // Two decimals, and no less than what is needed.
                 Budget::Times((times * 100.0 - 1e-9).ceil() / 100.0)
             }
-            Budget::Absolute(_) => {
-                let most = searched.map(|unit| unit.result.peak()).max().unwrap_or_default();
-                Budget::Absolute(Bytes((most.0 + 0xf_ffff) & !0xf_ffff))
-            }
+            Budget::Absolute(_) => Budget::Absolute(Bytes((needed.0 + 0xf_ffff) & !0xf_ffff)),
         }
     }
 
@@ -483,7 +525,7 @@ impl<T> AdviceSearch<'_, T> {
         let task = Task {
             graph: &graph,
             machine: &priced.machine,
-            memory_limit: self.limit(priced, self.plain()),
+            memory_limit: self.whole(self.plain()),
             edges: case.search.edges,
             known: &[],
             effort: Effort::Quick,

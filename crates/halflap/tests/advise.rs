@@ -38,6 +38,7 @@ fn asked_about<T>(
         search,
         decided,
         is_searched,
+        afresh: None,
         is_mergeable: true,
         progress: &|_| ControlFlow::Continue(()),
     })
@@ -120,6 +121,7 @@ fn it_stops_when_told() {
         search: &search,
         decided: &decision.units,
         is_searched: true,
+        afresh: None,
         is_mergeable: true,
         progress: &|_| ControlFlow::Break(()),
     });

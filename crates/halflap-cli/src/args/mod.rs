@@ -20,7 +20,7 @@ pub use run::{Backend, DEFAULT_TUNE, OrderArgs, Plan, Run};
 pub use schedule::{AllowedRecipes, Compat, Emit, Rewrites, Schedule};
 pub use shared::{
     ArtifactArgs, ChainWhich, CollectiveArgs, CollectiveOrder, CommStreams, CostArgs, EffortArg,
-    MachineArgs, PictureArgs, SearchArgs, WhichArgs,
+    MachineArgs, PictureArgs, SearchArgs, WhichArgs, as_typed,
 };
 pub(crate) use values::{duration, in_bandwidths, in_slowdowns, limit};
 

@@ -177,6 +177,43 @@ impl ChainWhich {
     }
 }
 
+/// A name as it is typed in a shell.
+pub fn as_typed(name: &str) -> String {
+    let is_plain = |of: char| of.is_alphanumeric() || "/._-+=@%:,".contains(of);
+    match !name.is_empty() && name.chars().all(is_plain) {
+        true => name.to_owned(),
+        false => {
+            let shown: String = name.chars().filter(|of| !of.is_control()).collect();
+            format!("'{}'", shown.replace('\'', "'\\''"))
+        }
+    }
+}
+
+impl MachineArgs {
+    /// As it is typed, without what is the default.
+    pub fn typed(&self) -> String {
+        let CostArgs { device, ranks_per_node, link, profile } = &self.costs;
+        let name = |input: &Option<Input>| input.as_ref().map(|input| as_typed(input.name()));
+        let number = |number: Option<f64>| number.map(|number| number.to_string());
+        let streams = (self.comm_streams != CommStreams::Shared)
+            .then(|| self.comm_streams.to_possible_value())
+            .flatten();
+        let launch = (self.launch > Nanos::ZERO).then(|| format!("{}ns", self.launch.0));
+        let all = [
+            ("device", name(device)),
+            ("ranks-per-node", ranks_per_node.map(|ranks| ranks.to_string())),
+            ("link", link.as_deref().map(as_typed)),
+            ("profile", name(profile)),
+            ("slowdown", number(self.slowdown)),
+            ("comm-slowdown", number(self.comm_slowdown)),
+            ("launch", launch),
+            ("comm-streams", streams.map(|streams| streams.get_name().to_owned())),
+        ];
+        let option = |(name, value): (&str, Option<String>)| Some(format!(" --{name} {}", value?));
+        all.into_iter().filter_map(option).collect()
+    }
+}
+
 impl Default for MachineArgs {
     /// As if nothing was typed.
     fn default() -> MachineArgs {

@@ -4,7 +4,6 @@ use halflap::cost::Profile;
 use halflap::graph::Edges;
 use halflap::ids::{Id, IdVec, OpId, UnitId};
 use halflap::order::Order;
-use halflap::simulate::Bound;
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify};
 use halflap::workload::Decided;
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use crate::args::SearchArgs;
 use crate::exit::Failed;
 use crate::place::Input;
-use crate::search::{Rung, Wanted, best, search};
+use crate::search::ProgramSearch;
 use crate::source::{ModuleSource, Orders};
 
 /// Which orders.
@@ -53,37 +52,13 @@ impl ModuleSource {
             _ => None,
         };
         let all = match which {
-            Which::Ours(args) => {
-                return found(&best(
-                    args,
-                    Rung::asked(args),
-                    |rung| self.searched(args, rung),
-                    |all| all.iter().all(is_at_bound),
-                )?);
-            }
+            Which::Ours(args) => return found(&ProgramSearch::new(args, false).asked(source)?),
             _ => source.walk(|priced| match &orders {
                 Some(orders) => Ok((orders.order(source, priced, Edges::Real)?, ())),
                 None => Ok((priced.input.order.clone(), ())),
             })?,
         };
         found(&all)
-    }
-
-    /// The best orders of all units that communicate.
-    fn searched(
-        &self,
-        args: &SearchArgs,
-        rung: Rung,
-    ) -> Result<Vec<Decided<Option<Bound>>>, Failed> {
-        let source = &self.source;
-        source.walk(|priced| match source.workload.units[priced.unit].communicates() {
-            true => {
-                let wanted = Wanted { args, rung, is_chained: false, source, peak_before: None };
-                let (order, outcome) = search(&wanted, priced)?;
-                Ok((order, Some(outcome.bound)))
-            }
-            false => Ok((priced.input.order.clone(), None)),
-        })
     }
 
     /// The simulated step times of orders that were found before.
@@ -153,10 +128,6 @@ impl ModuleSource {
         })?;
         found(&all)
     }
-}
-
-fn is_at_bound(unit: &Decided<Option<Bound>>) -> bool {
-    unit.found.is_none_or(|bound| bound.is_reached_by(unit.result.step_time()))
 }
 
 fn found<T>(all: &[Decided<T>]) -> Result<UnitOrders, Failed> {

@@ -98,11 +98,10 @@ impl<T> Maker<'_, T> {
     }
 
     fn aims(&self, subject: &Subject, own: &[Decided<()>], fits: bool) -> Vec<Aims> {
-        let budget = self.rung.budget(&self.args.search);
         let aim = |unit: &Decided<()>, at: usize| {
             let name = subject.source.name_of(unit.priced.unit);
             let needed = unit.result.peak();
-            let limit = budget.limit(self.peaks.get(name).copied().unwrap_or(needed));
+            let limit = self.limits.on(self.rung, name).unwrap_or(needed);
             Bytes(match fits {
                 true => (needed.min(limit).0 as f64 * PARTS[at]) as i64,
                 false => needed.0 - ((needed - limit).0.max(0) as f64 * WAYS[at]) as i64,

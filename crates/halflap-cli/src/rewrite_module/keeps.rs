@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use halflap::ids::{Id, OpId};
-use halflap::memory::{Budget, Timeline};
+use halflap::memory::Timeline;
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::Decided;
 use halflap_hlo::change::{self, FoundKeep, Recipe};
 use halflap_hlo::ids::InstrId;
 
-use super::Peaks;
 use crate::exit::Failed;
+use crate::search::{ProgramLimits, Rung};
 use crate::source::{Hlo, Subject};
 
 /// Parts of the free memory; what is left hides other collectives.
@@ -20,8 +20,8 @@ const PARTS: [f64; 3] = [1.0, 0.5, 0.25];
 
 /// The memory that computations may need.
 pub struct KeepLimits<'a> {
-    pub peaks: &'a Peaks,
-    pub budget: Budget,
+    pub of: &'a ProgramLimits,
+    pub rung: Rung,
 }
 
 /// A gather that is repeated in one computation, and what can be kept for it.
@@ -62,8 +62,7 @@ pub fn sets(
         .iter()
         .map(|unit| {
             let name = subject.source.name_of(unit.priced.unit);
-            let peak = limits.peaks.get(name).copied().unwrap_or_else(|| unit.result.peak());
-            limits.budget.limit(peak)
+            limits.of.on(limits.rung, name).unwrap_or_else(|| unit.result.peak())
         })
         .collect();
     let mut sets: Vec<Vec<Recipe>> = Vec::new();

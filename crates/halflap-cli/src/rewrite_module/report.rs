@@ -15,8 +15,8 @@ use crate::source::Subject;
 
 /// What was changed, and what it gains.
 pub struct ModuleChanges {
-    /// The module as it was, in its own orders.
-    pub was: Was,
+    /// The computations of the module as it was, in its own orders, by name.
+    pub was: BTreeMap<String, Was>,
     pub(super) order_alone: OrderAlone,
     pub(super) recipes: Vec<Applied>,
     /// Why nothing was changed, if nothing was.
@@ -191,6 +191,11 @@ impl ModuleChanges {
     /// The step of the best orders of the module as it was, if some fit.
     pub fn order_alone(&self) -> Option<Nanos> {
         self.order_alone.nanos().map(Nanos)
+    }
+
+    /// Whether anything was changed.
+    pub fn is_any(&self) -> bool {
+        !self.recipes.is_empty()
     }
 
     /// What was changed, as text.

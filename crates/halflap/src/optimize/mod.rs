@@ -196,6 +196,20 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     }
 }
 
+/// The result of a search or, if no order is within the limit, of one for the least memory that was
+/// reached: for a callee, whose callers may still make room for it.
+pub fn within_or_least<T>(
+    task: &Task<'_>,
+    search: impl Fn(&Task<'_>) -> Result<T, OptimizeError>,
+) -> Result<T, OptimizeError> {
+    match search(task) {
+        Err(OptimizeError::NoOrderWithin { smallest, .. }) => {
+            search(&Task { memory_limit: smallest, ..*task })
+        }
+        found => found,
+    }
+}
+
 /// Proves an order that is known, and searches no further.
 pub(crate) fn proved_order(task: &Task<'_>, order: &Order) -> Result<Optimized, OptimizeError> {
     let &Task { graph, machine, edges, memory_limit, .. } = task;

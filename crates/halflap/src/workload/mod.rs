@@ -6,6 +6,7 @@
 //! and aggregates the results. Only [`Call`] defines how a loop's or a conditional's time and
 //! memory add up.
 
+mod limits;
 mod model;
 mod optimize;
 mod walk;
@@ -17,7 +18,7 @@ pub use walk::{Decided, Priced, UnitError};
 use std::sync::Arc;
 
 use crate::graph::Graph;
-use crate::ids::{BufId, IdVec, OpId, UnitId};
+use crate::ids::{BufId, Id, IdVec, OpId, UnitId};
 use crate::units::{Bytes, Nanos};
 
 /// A program as units, each after those that it runs; the last one is the entry.
@@ -144,6 +145,11 @@ impl Workload {
     /// The unit that runs all others.
     pub fn entry(&self) -> Option<&Unit> {
         self.units.as_slice().last()
+    }
+
+    /// Whether a unit is the one that runs all others.
+    pub fn is_entry(&self, unit: UnitId) -> bool {
+        unit.index() + 1 == self.units.len()
     }
 
     /// The unit of that name.

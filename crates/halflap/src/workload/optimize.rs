@@ -10,14 +10,15 @@ use crate::evaluate::Change;
 use crate::graph::Edges;
 use crate::ids::{Id, UnitId};
 use crate::memory::Budget;
-use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
+use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize, within_or_least};
 use crate::order::Order;
 use crate::units::{Bytes, Nanos};
 
 /// The requirements on orders, and the search effort.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// The memory limit of each unit, relative to what its input order needs.
+    /// The memory limit of the whole program, relative to what its input orders need. A unit may
+    /// use what is free while it runs: [`Workload::limits`].
     pub memory: Budget,
     /// Which edges are kept: with [`Edges::All`] collectives stay in order.
     pub edges: Edges,
@@ -118,20 +119,25 @@ impl Decision {
 impl Workload {
     /// Finds and proves the best order of every unit that communicates.
     pub fn optimize(&self, model: &Model, search: &Search) -> Result<Decision, SearchError> {
+        let limits = self.limits_within(model, search.memory)?;
         let units = self.walk(model, |priced| {
             if !self.units[priced.unit].communicates() {
                 return Ok((priced.input.order.clone(), None));
             }
-            let found = optimize(&Task {
+            let task = Task {
                 graph: &priced.graph,
                 machine: &priced.machine,
-                memory_limit: search.memory.limit(priced.peak_before()),
+                memory_limit: limits[priced.unit],
                 edges: search.edges,
                 known: &[],
                 effort: search.effort,
                 threads: search.threads,
                 progress: &|_| ControlFlow::Continue(()),
-            });
+            };
+            let found = match self.is_entry(priced.unit) {
+                true => optimize(&task),
+                false => within_or_least(&task, optimize),
+            };
             let found = found.map_err(|error| SearchError::Order { unit: priced.unit, error })?;
             Ok::<_, SearchError>((found.order.clone(), Some(found)))
         })?;
