@@ -105,8 +105,11 @@ impl Within<'_> {
     /// Of the whole, as it would be asked for.
     fn budget(&self, all: &[Decided<Measure>]) -> Option<Budget> {
         let entry = all.last()?;
-        let is_own = entry.found.limit == entry.priced.peak_before();
-        self.asked.or((!is_own).then_some(Budget::Absolute(entry.found.limit)))
+        let (limit, before) = (entry.found.limit, entry.priced.peak_before());
+        // As it was typed, most likely.
+        let times = (limit.0 as f64 / before.0.max(1) as f64 * 100.0).round() / 100.0;
+        let budget = Some(Budget::Times(times)).filter(|budget| budget.limit(before) == limit);
+        self.asked.or(Some(budget.unwrap_or(Budget::Absolute(limit))))
     }
 }
 

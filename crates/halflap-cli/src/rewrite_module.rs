@@ -347,15 +347,21 @@ impl<T> Maker<'_, T> {
         in_order: Option<&[Decided<T>]>,
     ) -> Result<Option<Tried<T>>, Failed> {
         let BestSets { without, with } = self.best(allowed, in_order)?;
+        let is_shorter = |with: &Tried<T>, without: &Tried<T>| {
+            step(&with.all).0 < step(&without.all).0 * (1.0 - LEAST)
+        };
         let (without, with) = match (without, with) {
+            // What adds no communication stays, without longer searches that would say the same.
+            (Some(without), Some(with)) if !is_shorter(&with, &without) => {
+                return Ok(Some(without));
+            }
             (Some(without), Some(with)) => {
                 let search = |tried| self.searched_at(self.rung.quick(), tried);
                 (search(without)?, search(with)?)
             }
             (without, with) => return Ok(without.or(with)),
         };
-        let is_shorter = step(&with.all).0 < step(&without.all).0 * (1.0 - LEAST);
-        Ok(Some(if is_shorter { with } else { without }))
+        Ok(Some(if is_shorter(&with, &without) { with } else { without }))
     }
 
     /// The best sets of recipes, by a quick search: scatters and narrowings first, each kind alone

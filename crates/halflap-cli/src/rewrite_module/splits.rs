@@ -46,6 +46,9 @@ impl<T> Maker<'_, T> {
         if allowed.exact_only {
             names = change::exact_in_pieces(module, names);
         }
+        if names.is_empty() {
+            return Ok(best);
+        }
         let pairs = PIECES.map(|pieces| {
             let mut found = change::find_splits(module, pieces);
             found.retain(|found| found.recipe.members().iter().all(|name| names.contains(name)));
