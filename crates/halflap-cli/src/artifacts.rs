@@ -153,7 +153,7 @@ impl Artifacts {
     pub fn close<T>(&self, done: &Result<T, Failed>) -> Result<(), Failed> {
         let verdict = match done {
             Ok(_) => "All went well.",
-            Err(Failed::BadInput(_)) if !self.has_done_something() => {
+            Err(failed) if failed.is_bad_input() && !self.has_done_something() => {
                 self.discard();
                 return Ok(());
             }

@@ -40,6 +40,11 @@ impl Failed {
         Failed::BadInput(format!("{file}: {problem}"))
     }
 
+    /// Whether the input is at fault.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(self, Failed::BadInput(_) | Failed::NothingFits(_))
+    }
+
     /// The message, without prefix and suffix.
     pub fn problem(&self) -> String {
         match self {

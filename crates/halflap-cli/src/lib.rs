@@ -78,7 +78,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     panic::set_hook(Box::new(|_| {}));
     let ended = guarded(|| dispatch(&args));
     // Artifacts of a failed start are useless.
-    let is_of_use = !matches!(ended, Err(Failed::BadInput(_)));
+    let is_of_use = !ended.as_ref().is_err_and(Failed::is_bad_input);
     let code = ended.map_or_else(Failed::report, |()| 0);
     if is_of_use {
         files::name_written();

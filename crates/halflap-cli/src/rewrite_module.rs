@@ -294,7 +294,7 @@ impl<T> Maker<'_, T> {
             &self.limits,
         ) {
             Ok(all) => Ok(step(&all).0),
-            Err(Failed::BadInput(_)) => Ok(f64::INFINITY),
+            Err(failed) if failed.is_bad_input() => Ok(f64::INFINITY),
             Err(failed) => Err(failed),
         };
         Ok(quick(&tried.subject)? <= quick(self.subject)?)
@@ -333,7 +333,7 @@ impl<T> Maker<'_, T> {
         match self.search.search(&tried.subject, rung, &self.limits) {
             Ok(all) => Ok(Tried { all, ..tried }),
             // The first search found orders that fit.
-            Err(Failed::BadInput(_)) => Ok(tried),
+            Err(failed) if failed.is_bad_input() => Ok(tried),
             Err(failed) => Err(failed),
         }
     }
@@ -586,7 +586,7 @@ impl<T> Maker<'_, T> {
         match self.search.search(&subject, self.rung.sketched(), &self.limits) {
             Ok(all) => Ok(Some(Tried { recipes, subject, all })),
             // There is no order within the limit.
-            Err(Failed::BadInput(_)) => Ok(None),
+            Err(failed) if failed.is_bad_input() => Ok(None),
             Err(failed) => Err(failed),
         }
     }
@@ -620,7 +620,7 @@ impl<T> Maker<'_, T> {
         let (recipes, module) = self.applied(&sets)?;
         let found = self.ordered(recipes, module)?;
         found.ok_or_else(|| {
-            Failed::BadInput("--without: the rest does not fit into the memory limit".to_owned())
+            Failed::NothingFits("--without: the rest does not fit into the memory limit".to_owned())
         })
     }
 

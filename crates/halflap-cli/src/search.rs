@@ -162,7 +162,7 @@ pub fn best_choice<C: ChosenProgram>(
             break;
         }
         let mut other = match choose(rung) {
-            Err(Failed::BadInput(_)) => continue,
+            Err(failed) if failed.is_bad_input() => continue,
             other => other?,
         };
         if other.step_time() >= best.1.step_time() {

@@ -218,13 +218,13 @@ impl Swept {
                 best.step_time, knee.limit
             ),
         };
-        match self.subject.source.workload.units.len() {
-            1 => {
+        match self.rewrites() || self.subject.source.workload.units.len() == 1 {
+            true => {
                 let action = format!("--memory-budget {times:.2}x");
                 AdviceLine { text, action, is_typed: true }
             }
             // What the computation may use follows from the limit of the whole.
-            _ => AdviceLine { text, action: ALONE.to_owned(), is_typed: false },
+            false => AdviceLine { text, action: ALONE.to_owned(), is_typed: false },
         }
     }
 
