@@ -27,6 +27,10 @@ class Case:
     iteration: tuple | None = None
     #: Words of the note that is given instead of a finding.
     note: tuple | None = None
+    #: Whether there must be no note on a comparison.
+    quiet: bool = False
+    #: Words of the finding.
+    says: tuple = ()
 
     def text(self, ranks):
         return text(self, ranks)

@@ -139,16 +139,27 @@ OPTIMISED_FAULTS = [
     noted("part-of-the-last-rank", "each rank takes its part of a table, which is too short for those of the last ones", "part_by_rank", ("'sine_multiply_fusion' on rank 5", "index 15", "0 to 14")),
     noted("token-of-one-rank", "a token of rank 6 beyond the table", "embedding_on_ranks", ("'add_bitcast_fusion' on rank 6", "index 31", "0 to 15"), {1: with_one(3, 31, on=6)}),
     noted("update-that-is-dropped", "a scatter whose index is far beyond its array", "scatter_dropped", ("'wrapped_scatter' on rank 0", "index 77", "0 to 15"), {1: with_one(3, 77)}),
-    fault("label-beyond-the-classes", "a label that is no class, which JAX fills with NaN, in a loss", "cross_entropy", "multiply_negate_fusion", {1: with_one(4, 16)}, kinds=("nan",)),
+    fault("label-beyond-the-classes", "a label that is no class, which JAX fills with NaN, in a loss", "cross_entropy", "multiply_negate_fusion", {1: with_one(4, 16)}, kinds=("nan",), says=("is given index 16 (of input 'labels.1')",)),
     # NaN that mark elements, and are then summed.
     fault("mean-of-marked-elements", "a mean over elements of which NaN marks some", "marked_mean", "wrapped_reduce-window", kinds=("nan",)),
-    fault("token-filled-into-a-product", "a token beyond the table, which JAX fills with NaN, in a product of matrices", "filled_product", "ynn_fusion", {1: with_one(4, 16)}, kinds=("nan",)),
+    fault("token-filled-into-a-product", "a token beyond the table, which JAX fills with NaN, in a product of matrices", "filled_product", "broadcast_select_fusion", {1: with_one(4, 16)}, kinds=("nan",), says=("is given index 16 (of input 'tokens.1')", "0 to 15", "'ynn_fusion' combines")),
+    fault("token-filled-into-an-average", "a token beyond the table, which JAX fills with NaN, in a product and an average", "filled_and_averaged", "broadcast_select_fusion", {1: with_one(6, -30)}, kinds=("nan",), says=("is given index -14 (of input 'tokens.1')", "0 to 15")),
+    fault("token-filled-in-a-loop", "a token beyond the table in the fourth iteration, which JAX fills with NaN", "filled_in_a_loop", "add_bitcast_fusion", {1: with_one(3, 21)}, kinds=("nan",), iteration=(3,), says=("iteration 3 is given index 21", "0 to 15")),
+    noted("token-filled-into-a-result", "a token beyond the table, which JAX fills with NaN, in a result", "filled_result", ("result 0", "is given index 16 (of input 'tokens.1')", "0 to 15"), {1: with_one(4, 16)}),
+    # Comparisons of NaN.
+    noted("argmax-of-nan", "the place of the largest of some roots, of which one is NaN", "greedy", ("makes NaN", "'reduce.2' in 'iota_reduce_fusion' compares it"), {0: lambda rank, usual: [abs(number) for number in usual[:63]] + [-1.0]}),
+    noted("comparison-of-nan", "logarithms of negative numbers, which a condition compares", "compared_logarithm", ("'log.0' in 'broadcast_select_fusion'", "makes NaN", "'gt.0' in 'broadcast_select_fusion' compares it")),
+    # Loops.
+    fault("counter-that-goes-down", "a counter that goes down where it should go up to ten", "counted_down_from_zero", "while.2", kinds=("hang",), says=("element 0", "begins at 0 and changes by -1", "less than 10", "2147483649 iterations")),
+    fault("counter-that-leaves-its-input", "a counter that goes down, while it is less than an input", "counted_down", "while.0", {1: all_of(12)}, kinds=("hang",), says=("changes by -1", "less than 12")),
     fault("failed-factor-in-a-fusion", "a Cholesky factor of a matrix that is not positive definite, which a fusion replaces", "factor", "broadcast_select_fusion", {1: all_of(-9.0)}, kinds=("nan",)),
     # Numbers.
     fault("softmax-without-its-maximum", "exponentials of large scores that are not shifted", "softmax_of_large", "multiply_exponential_fusion", {0: positive, 1: all_of(10.0)}),
     fault("variance-of-a-constant-row", "a row of equal numbers, normalised without an epsilon", "layer_norm", "multiply_rsqrt_fusion", {0: flat_row(0.5)}),
     fault("norm-of-a-row-of-zeros", "a row of zeros, divided by its norm", "unit_rows", "reduce_rsqrt_fusion", {0: flat_row(0.0)}),
     fault("entropy-of-zero", "a probability that underflows, times its logarithm", "entropy", "reduce_negate_fusion", {0: times(400.0)}, kinds=NOT_A_NUMBER),
+    fault("logarithm-of-what-is-no-mask", "the logarithm of an input that should be a mask, and is zero but for two halves", "log_of_given_mask", "log_add_fusion", {1: lambda rank, usual: [0.5, 0.5] + [0.0] * 62}),
+    fault("logarithm-of-zeros-alone", "the logarithm of an input of zeros", "log_of_given_mask", "log_add_fusion", {1: all_of(0.0)}),
     fault("square-in-half-precision", "squares that f16 cannot hold", "half_squares", "multiply_convert_fusion", {0: with_one(9, 300.0)}),
     fault("products-in-bfloat", "products that bf16 cannot hold", "bfloat_product", "add_convert_fusion", {0: with_one(9, 1e19), 1: all_of(10.0)}),
     fault("activations-that-explode", "activations that are squared in every iteration", "exploding", "wrapped_multiply", {0: all_of(2.0), 1: all_of(1.0)}, iteration=(4,)),
@@ -193,6 +204,14 @@ OPTIMISED_CORRECT = [
     case("correct-least-over-ranks", "a minimum over ranks of which one has infinities alone", "least_of_ranks", {0: lambda rank, usual: [-1.0] * 64 if rank == 2 else usual}),
     case("correct-doubly-guarded-root", "the gradient of a root that is guarded on both sides", "doubly_guarded_root", {0: with_one(9, 0.0)}),
     case("correct-mean-over-ranks", "a mean over ranks of which some keep nothing", "mean_over_ranks", {1: PAIRED}),
+    case("correct-log-of-mask", "scores to which the logarithm of a mask of booleans is added", "log_of_mask"),
+    case("correct-log-of-given-mask", "scores to which the logarithm of an input of zeros and ones is added", "log_of_given_mask", {1: lambda rank, usual: [float(place % 3 > 0) for place in range(64)]}),
+    case("correct-filled-average", "tokens that are rows of the table, in a product and an average", "filled_and_averaged", {1: with_one(6, -16)}),
+    case("correct-filled-in-a-loop", "tokens that are rows of the table, in a loop", "filled_in_a_loop", {1: with_one(3, 15)}),
+    case("correct-argmax-without-nan", "the place of the largest root, without those that are NaN", "argmax_without_nan", quiet=True),
+    case("correct-guarded-logarithm", "logarithms of which a select keeps those of positive numbers", "guarded_logarithm", quiet=True),
+    case("correct-count-up", "a counter that goes up to an input", "counted_up", {1: all_of(12)}),
+    case("correct-count-of-nothing", "a counter that goes down, and is not less than an input at once", "counted_down", {1: all_of(0)}),
     case("correct-small-scores", "a softmax without its maximum, of small scores", "softmax_of_large", {1: all_of(0.01)}),
 ]
 
@@ -217,9 +236,13 @@ OPTIMISED_FAULTS = [
 # Those that the tests run; bench/faults.py runs all.
 OPTIMISED_SAMPLE = {
     "token-beyond-the-table", "cache-past-its-end", "token-of-one-rank", "label-beyond-the-classes",
+    "token-filled-into-an-average", "token-filled-in-a-loop", "token-filled-into-a-result",
+    "argmax-of-nan", "comparison-of-nan", "counter-that-goes-down", "counter-that-leaves-its-input", "logarithm-of-what-is-no-mask",
     "mean-of-marked-elements", "activations-that-explode", "mean-in-wrong-groups",
 }  # fmt: skip
 OPTIMISED_CORRECT_SAMPLE = {
     "correct-clipped-tokens", "correct-filled-tokens", "correct-windows", "correct-marks-in-a-branch",
+    "correct-log-of-mask", "correct-log-of-given-mask", "correct-filled-average",
+    "correct-argmax-without-nan", "correct-guarded-logarithm", "correct-count-up", "correct-count-of-nothing",
     "correct-rows-filled-in-turn", "correct-mean-of-unmarked", "correct-blockwise-attention",
 }  # fmt: skip

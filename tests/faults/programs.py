@@ -320,6 +320,94 @@ def doubly_guarded_root(x, y):
     return jax.grad(loss)(x)
 
 
+# Masks as logarithms.
+
+
+@program(SQUARE, SQUARE)
+def log_of_mask(scores, keys):
+    return scores * 2 + jnp.log((keys > 0).astype(F32))
+
+
+@program(SQUARE, SQUARE)
+def log_of_given_mask(scores, mask):
+    return scores * 2 + jnp.log(mask)
+
+
+# Lookups that are filled.
+
+
+@program(of(16, 4), TOKENS, of(4, 4))
+def filled_and_averaged(table, tokens, weights):
+    h = jnp.tanh(jnp.take(table, tokens, axis=0) @ weights)
+    return (h * h).mean(axis=-1) + 1
+
+
+@program(of(16, 4), TOKENS)
+def filled_result(table, tokens):
+    return jnp.take(table, tokens, axis=0) * 2
+
+
+@program(of(16, 4), TOKENS, of(4, 4))
+def filled_in_a_loop(table, tokens, weights):
+    def turn(h, token):
+        return jnp.tanh((h + jnp.take(table, token, axis=0)) @ weights), h.sum()
+
+    return lax.scan(turn, jnp.ones(4), tokens)
+
+
+# Comparisons of NaN.
+
+
+@program(ROW, ROW)
+def greedy(x, y):
+    return jnp.argmax(jnp.sqrt(x) * y)
+
+
+@program(ROW, ROW)
+def compared_logarithm(x, y):
+    return jnp.where(jnp.log(x) > y, y, 0)
+
+
+@program(ROW, ROW)
+def argmax_without_nan(x, y):
+    roots = jnp.sqrt(x)
+    return jnp.argmax(jnp.where(jnp.isnan(roots), -jnp.inf, roots))
+
+
+@program(ROW, ROW)
+def guarded_logarithm(x, y):
+    return jnp.where(x > 0, jnp.log(x), 0) + y
+
+
+# Loops.
+
+
+def counted(step):
+    def function(x, n):
+        def turn(state):
+            i, x, n = state
+            return i + step, jnp.sin(x) + i.astype(F32), n
+
+        return lax.while_loop(lambda state: state[0] < state[2], turn, (0, x, n))
+
+    return function
+
+
+@program(ROW, ids())
+def counted_up(x, n):
+    return counted(1)(x, n)
+
+
+@program(ROW, ids())
+def counted_down(x, n):
+    return counted(-1)(x, n)
+
+
+@program(ROW, ROW)
+def counted_down_from_zero(x, y):
+    return lax.while_loop(lambda s: s[0] < 10, lambda s: (s[0] - 1, jnp.sin(s[1]) + y), (0, x))
+
+
 # Ranks.
 
 

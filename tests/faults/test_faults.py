@@ -54,7 +54,9 @@ def test_fault_is_found(case, ranks, library):
 
 @pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT) + of_sample(OTHER_CORRECT, CORRECT_SAMPLE) + of_sample(MIXED_CORRECT, MIXED_CORRECT_SAMPLE) + of_sample(PATH_CORRECT, PATH_CORRECT_SAMPLE) + of_sample(OPTIMISED_CORRECT, OPTIMISED_CORRECT_SAMPLE))
 def test_no_alarm(case, ranks, library):
-    assert alarm(debug(HALFLAP, case, ranks, library)) is None
+    answer = debug(HALFLAP, case, ranks, library)
+    assert alarm(answer) is None
+    assert not case.quiet or answer[1]["notes"] == []
 
 
 def last_words(case, library, folder, *options):
@@ -198,6 +200,33 @@ def test_a_rank_that_diverges_comes_with_what_it_does_instead(library):
     assert (finding["kernel"], finding["rank"], finding["stray"]["collective"]) == ("other", 1, "third")
     assert finding["computation"] == finding["stray"]["computation"] == "main"
     assert finding["step"] < finding["stray"]["step"]
+
+
+def test_an_infinity_of_a_mask_is_a_note(library):
+    case = next(case for case in STEP_CORRECT if case.name == "correct-logarithm-of-a-mask")
+    notes = debug(HALFLAP, case, 1, library)[1]["notes"]
+    assert len(notes) == 1 and "'logs' takes the logarithm of a mask" in notes[0], notes
+
+
+UNPARTITIONED = """HloModule m, num_partitions=2
+
+ENTRY e {
+  p = f32[8] parameter(0), sharding={devices=[2]<=[2]}
+  part = f32[4] custom-call(p), custom_call_target="SPMDFullToShardShape", sharding={manual}
+  n = f32[4] negate(part)
+  ROOT all = f32[8] custom-call(n), custom_call_target="SPMDShardToFullShape", sharding={devices=[2]<=[2]}
+}
+"""
+
+
+@pytest.mark.parametrize("command", ["debug", "run"])
+def test_text_from_before_the_partitioner_is_known_as_such(command, tmp_path):
+    module = tmp_path / "module.txt"
+    module.write_text(UNPARTITIONED)
+    done = subprocess.run([HALFLAP, command, str(module)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done
+    for words in ("line 5", "'part'", "before XLA's SPMD partitioner", "compile().as_text()", "spmd-partitioning"):
+        assert words in done.stderr, done.stderr
 
 
 CLAMPED = """HloModule m

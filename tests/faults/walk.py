@@ -61,6 +61,9 @@ def wrong(case, answer):
             return f"{name} is {found[name]}, not {expected}: {found['what']}"
     if case.iteration is not None and found["iteration"] != list(case.iteration):
         return f"iteration is {found['iteration']}, not {case.iteration}: {found['what']}"
+    missing = [words for words in case.says if words not in found["what"]]
+    if missing:
+        return f"it does not say {missing}: {found['what']}"
     if found["kind"] not in case.kinds:
         return f"kind is {found['kind']}, not {' or '.join(case.kinds)}: {found['what']}"
     return None

@@ -25,7 +25,7 @@ pub(crate) enum Worst {
 const PIECE: usize = 1 << 12;
 
 /// Scans all elements.
-pub(super) fn worst_of(view: &View<'_>) -> Worst {
+pub(crate) fn worst_of(view: &View<'_>) -> Worst {
     let bytes = view.bytes();
     match view.dtype() {
         DType::F32 | DType::C64 => words(bytes, f32::INFINITY.to_bits()),

@@ -8,7 +8,7 @@ use super::Checks;
 use super::finite::{Finite, Worst};
 use super::heap::HeapWatch;
 use super::index::Entry;
-use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, first_out_of_range};
+use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, out_of_range_in};
 use super::recorder::{CollectiveState, Flight, Recorder};
 use super::values::ValueLog;
 use crate::address::{Address, AddressRange, MemoryCopy};
@@ -184,9 +184,7 @@ impl TaskProbe {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
         let arrays = LaunchArray::all(&seen.label.ins, ins);
-        if let Some(broken) = first_out_of_range(&seen, &arrays) {
-            tracer.clamped(&seen, broken);
-        }
+        tracer.out_of_range(&seen, out_of_range_in(&seen, &arrays));
         Some(tracer.before(&seen, &arrays, outs))
     }
 

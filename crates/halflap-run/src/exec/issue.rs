@@ -646,9 +646,9 @@ impl Issuer<'_> {
             Action::Call { label, called } => {
                 self.call(frame, called, ReadList { label: *label, list: 0 })?;
             }
-            Action::Loop { label, repeat, decides } => {
-                let decides = decides.as_deref();
-                self.repeat(frame, &Repeating { label: *label, repeat, decides })?;
+            Action::Loop { label, repeat, decides, counter } => {
+                let (decides, counter) = (decides.as_deref(), counter.as_ref());
+                self.repeat(frame, &Repeating { label: *label, repeat, decides, counter })?;
             }
             Action::Branch { .. } => self.branch(frame, action)?,
         }

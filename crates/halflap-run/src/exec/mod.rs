@@ -31,7 +31,7 @@ mod stream;
 mod task;
 mod turns;
 
-pub use crate::failure::{Endless, Failure, Finding, RaggedProblem, Stopped, Stuck};
+pub use crate::failure::{Endless, Failure, Finding, RaggedProblem, Stopped, Stuck, WrongWay};
 pub use crate::prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
 pub use report::{Outcome, RankOutcome, RunLane, RunSpan};
 pub use session::{Options, run, run_shown};

@@ -14,8 +14,8 @@ use super::stream::TaskStream;
 use super::task::{MOST_SPANS, StreamTask, TaskWork, Worker};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::check::post::{Marked, Running};
-use crate::failure::{Endless, Failure, Stopped};
-use crate::prepare::Prepared;
+use crate::failure::{Endless, Failure, Stopped, WrongWay};
+use crate::prepare::{LoopCounter, Prepared};
 use crate::sync::locked;
 
 /// A loop that the compute stream runs on its own: what is run in each iteration.
@@ -29,6 +29,8 @@ pub(super) struct Turns {
     pub(super) moves: Vec<MemoryCopy>,
     /// The arrays that the condition depends on, if they are known.
     pub(super) decides: Option<Vec<AddressRange>>,
+    /// How it counts, and the arrays that say where it begins and ends.
+    pub(super) counter: Option<(LoopCounter, Vec<AddressRange>)>,
 }
 
 /// A conditional in such a loop.
@@ -74,10 +76,11 @@ const COMPARED: Duration = Duration::from_millis(50);
 const LONGEST: u32 = 64;
 
 /// Why a loop is given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GivenUp {
     /// What its condition depends on is as it was this many iterations ago.
     Repeats(u32),
+    CountsTheWrongWay(WrongWay),
     TookTooLong,
 }
 
@@ -146,7 +149,11 @@ impl LoopClock {
             seconds: seconds(self.began.elapsed()),
             period: match why {
                 GivenUp::Repeats(period) => Some(period),
-                GivenUp::TookTooLong => None,
+                _ => None,
+            },
+            counter: match why {
+                GivenUp::CountsTheWrongWay(counter) => Some(counter),
+                _ => None,
             },
         }))
     }
@@ -189,6 +196,12 @@ impl Worker {
                 break;
             }
             self.fate.check()?;
+            let wrong = turns.counter.as_ref().filter(|_| iteration == 0);
+            let wrong = wrong.and_then(|(counter, arrays)| counter.judge(&contents(arrays)));
+            if let Some(wrong) = wrong {
+                let why = GivenUp::CountsTheWrongWay(wrong);
+                return Err(self.fate.fail(clock.failure(pace.program, 0, why)));
+            }
             if clock.is_due(pace.now) {
                 let values = turns.decides.as_ref().map(|arrays| contents(arrays));
                 if let Some(why) = clock.judge(pace.now, values) {

@@ -99,9 +99,16 @@ impl Account {
 
 fn never_ends(endless: &Endless) -> Value {
     let Endless { rank, name, source, place: (computation, step), turns, period, .. } = endless;
+    let counter = endless.counter.as_ref().map(|counter| {
+        json!({
+            "name": counter.counter, "element": counter.element, "start": counter.start as i64,
+            "step": counter.step as i64, "goes_on": counter.goes_on, "limit": counter.limit as i64,
+            "ends_after": counter.ends_after.map(|turns| turns as u64),
+        })
+    });
     json!({
         "rank": rank, "kernel": name, "source": source, "computation": computation, "step": step, "turns": turns,
-        "is_proven": period.is_some(), "period": period,
+        "is_proven": endless.is_proven(), "period": period, "counter": counter,
     })
 }
 

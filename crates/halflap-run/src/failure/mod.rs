@@ -130,15 +130,63 @@ pub struct Endless {
     /// If it can never end: after how many iterations everything that its condition depends on is
     /// as before.
     pub period: Option<u32>,
+    /// How it counts, if that is why it does not end.
+    pub counter: Option<WrongWay>,
+}
+
+impl Endless {
+    /// Whether it is known not to end.
+    pub fn is_proven(&self) -> bool {
+        self.period.is_some() || self.counter.is_some()
+    }
+}
+
+/// A loop's counter that moves away from its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongWay {
+    /// The value that an iteration leaves.
+    pub counter: String,
+    /// Its place in the loop's state.
+    pub element: usize,
+    /// What it is at the beginning.
+    pub start: i128,
+    /// What each iteration adds to it.
+    pub step: i128,
+    /// While it is this, compared with its limit, the loop goes on: `less than`.
+    pub goes_on: &'static str,
+    /// Its limit.
+    pub limit: i128,
+    /// After how many iterations it wraps around; `None` if that does not end the loop either.
+    pub ends_after: Option<u128>,
+}
+
+impl std::fmt::Display for WrongWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let WrongWay { counter, element, start, step, goes_on, limit, ends_after } = self;
+        write!(
+            f,
+            "its counter '{counter}' (element {element} of its state) begins at {start} and \
+             changes by {step} in each iteration, and the loop goes on while it is {goes_on} \
+             {limit}: "
+        )?;
+        match ends_after {
+            Some(turns) => {
+                write!(f, "it can only end once the counter wraps around, after {turns} iterations")
+            }
+            None => f.write_str("it is always, even once the counter wraps around"),
+        }
+    }
 }
 
 impl std::fmt::Display for Endless {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Endless { rank, name, source, place: (computation, step), turns, seconds, period } =
-            self;
+        let Endless { rank, name, source, place: (computation, step), turns, seconds, .. } = self;
         let source = source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         write!(f, "rank {rank}: loop '{name}'{source}, step {step} of {computation}, ")?;
-        match period {
+        if let Some(counter) = &self.counter {
+            return write!(f, "counts the wrong way: {counter}");
+        }
+        match self.period {
             Some(1) => write!(
                 f,
                 "never ends: nothing that its condition depends on changes any more, after {turns} iterations in {seconds} s"

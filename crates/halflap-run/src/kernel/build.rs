@@ -16,6 +16,15 @@ use super::literal;
 use super::precision::FloatBits;
 use crate::tensor::DType;
 
+/// Custom calls that go from arrays of all devices to those of one, or back: the partitioner
+/// replaces them.
+const IN_MANUAL: [&str; 4] = [
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+];
+
 /// The leaves of the tuple, or the one array, that an instruction returns.
 type Leaves = Vec<TermId>;
 
@@ -618,7 +627,12 @@ impl<'m> FormulaBuilder<'m> {
         if place.args.len() != place.kinds.len()
             || !place.args.iter().zip(&place.kinds).all(is_same)
         {
-            return Err(self.unsupported(place.instr, Gap::Shape));
+            let target = self.module.custom_call_target(place.instr);
+            let gap = match target.filter(|target| IN_MANUAL.contains(target)) {
+                Some(target) => Gap::Unpartitioned(target.to_owned()),
+                None => Gap::Shape,
+            };
+            return Err(self.unsupported(place.instr, gap));
         }
         let pass = |&arg: &TermId| {
             let Term { dtype, ref dims, .. } = *self.formula.term(arg);

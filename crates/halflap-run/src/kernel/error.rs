@@ -47,6 +47,15 @@ pub enum Gap {
     #[error("its operands or its shape are not valid for the operation")]
     Shape,
     #[error(
+        "this is text from before XLA's SPMD partitioner, where '{0}' goes from arrays of all \
+         devices to those of one or back; ranks run the program of one device. Take \
+         jax.jit(f).lower(...).compile().as_text(), or what halflap.jax.lower(f, ...) keeps, or \
+         dump what the pass spmd-partitioning leaves: XLA_FLAGS='--xla_dump_to=DIR \
+         --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=spmd-partitioning' writes \
+         DIR/*after_spmd-partitioning*.txt"
+    )]
+    Unpartitioned(String),
+    #[error(
         "the constant's values are not in the text ('{{...}}'): dump the module with \
          XLA_FLAGS=--xla_dump_large_constants (or print_large_constants=True in HloPrintOptions)"
     )]

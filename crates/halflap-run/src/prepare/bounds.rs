@@ -9,6 +9,7 @@ use std::ops::Range;
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
 
+use super::flat::Flat;
 use crate::kernel::ResultLeaf;
 
 /// The index arrays of a launch, and how large each index may be.
@@ -22,13 +23,18 @@ pub(crate) struct Bounds {
     pub(crate) most: Vec<(usize, i64)>,
     /// Whether what such an index is for is dropped, as a scatter does, and not moved into range.
     pub(crate) drops: bool,
+    /// Whether a `select` replaces what such an index gives.
+    pub(crate) is_replaced: bool,
+    /// The input of the module that the indices are.
+    pub(crate) source: Option<String>,
 }
 
 /// The indices of an instruction, among what its kernel takes.
-pub(super) fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds> {
+pub(super) fn bounds(flat: &Flat<'_>, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds> {
+    let module = flat.module;
     let opcode = module.instruction(instr).opcode;
     let indices = Indices { module, instr, leaves };
-    let bounds = match opcode {
+    let mut bounds = match opcode {
         Opcode::DynamicSlice => indices.single(1, module.numbers(instr, "dynamic_slice_sizes")),
         Opcode::DynamicUpdateSlice => indices.single(2, indices.dims(1)),
         Opcode::Gather => {
@@ -42,7 +48,43 @@ pub(super) fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> 
             }),
         _ => Vec::new(),
     };
-    if !bounds.is_empty() && is_replaced(module, instr) { Vec::new() } else { bounds }
+    if !bounds.is_empty() {
+        let is_replaced = is_replaced(module, instr);
+        let source = source(flat, instr);
+        for bounds in &mut bounds {
+            (bounds.is_replaced, bounds.source) = (is_replaced, source.clone());
+        }
+    }
+    bounds
+}
+
+/// The input of the module that the indices of an instruction are.
+fn source(flat: &Flat<'_>, instr: InstrId) -> Option<String> {
+    let module = flat.module;
+    let is_input = |&from: &InstrId| {
+        flat.opcode(from) == Opcode::Parameter && module.computation_of(from) == module.entry()
+    };
+    let of_index = index_operands(module, instr).flat_map(|index| flat.made_of(index, shifted));
+    let inputs: BTreeSet<InstrId> = of_index.filter(is_input).collect();
+    let mut inputs = inputs.into_iter();
+    let name = inputs.next().map(|input| module.instruction_name(input).to_owned());
+    name.filter(|_| inputs.next().is_none())
+}
+
+/// The operands of a lookup or an update that are its indices.
+pub(super) fn index_operands(
+    module: &Module,
+    instr: InstrId,
+) -> impl Iterator<Item = InstrId> + use<'_> {
+    let first = match module.instruction(instr).opcode {
+        Opcode::DynamicUpdateSlice => 2,
+        _ => 1,
+    };
+    let count = match module.instruction(instr).opcode {
+        Opcode::Gather | Opcode::Scatter => 1,
+        _ => usize::MAX,
+    };
+    module.operands(instr).iter().skip(first).take(count).map(|operand| operand.of)
 }
 
 struct Indices<'a> {
@@ -68,7 +110,8 @@ impl Indices<'_> {
         let room = self.dims(0).into_iter().zip(sizes).map(|(dim, size)| dim - size).enumerate();
         let one = room.filter_map(|(dimension, most)| {
             let (input, most) = (self.input(first + dimension)?, vec![(dimension, most)]);
-            Some(Bounds { input, stride: 1, most, drops: false })
+            let (is_replaced, source) = (false, None);
+            Some(Bounds { input, stride: 1, most, drops: false, is_replaced, source })
         });
         one.collect()
     }
@@ -86,7 +129,11 @@ impl Indices<'_> {
         let stride = self.dims(1).iter().skip(along + 1).product::<i64>() as usize;
         let drops = self.module.instruction(self.instr).opcode == Opcode::Scatter;
         let bounds = most.zip(self.input(1));
-        bounds.map(|(most, input)| Bounds { input, stride, most, drops }).into_iter().collect()
+        let of = |(most, input)| {
+            let (is_replaced, source) = (false, None);
+            Bounds { input, stride, most, drops, is_replaced, source }
+        };
+        bounds.map(of).into_iter().collect()
     }
 
     /// The size, in a dimension of its operand, of what a scatter writes at each index.
@@ -130,13 +177,13 @@ fn only_rearranges(opcode: Opcode) -> bool {
 }
 
 /// The operands whose elements an instruction only moves.
-fn rearranged(opcode: Opcode) -> Range<usize> {
+pub(super) fn rearranged(opcode: Opcode) -> Range<usize> {
     if only_rearranges(opcode) { 0..usize::MAX } else { 0..0 }
 }
 
 /// The operands that an index is still that index of: it may count from where a rank's part
 /// begins, or from the end.
-fn shifted(opcode: Opcode) -> Range<usize> {
+pub(super) fn shifted(opcode: Opcode) -> Range<usize> {
     match opcode {
         Opcode::Add | Opcode::Subtract | Opcode::Maximum | Opcode::Minimum => 0..2,
         Opcode::Clamp => 1..2,
@@ -238,7 +285,8 @@ start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
             .iter()
             .map(|operand| ResultLeaf { instr: operand.of, index: 0 })
             .collect();
-        bounds(&module, instr, &leaves)
+        let bounds = bounds(&Flat::new(&module), instr, &leaves);
+        bounds.into_iter().filter(|bounds| !bounds.is_replaced).collect()
     }
 
     #[test]

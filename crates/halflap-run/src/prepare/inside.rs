@@ -4,15 +4,18 @@
 //! them, it runs the lines of an `Inside` on the launch's inputs. They are compiled only if such a
 //! check is on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
+use halflap_hlo::Opcode;
 use halflap_hlo::ids::InstrId;
-use halflap_hlo::{Module, Opcode};
 
 use super::bounds::{Bounds, bounds};
+use super::compares::compares;
 use super::constants::{Handling, depends_on_operands_alone, has_marks};
+use super::flat::Flat;
 use super::label::{Argument, Label};
+use crate::check::{Worst, worst_of};
 use crate::kernel::{ArrayType, Kernel, Libraries, ResultLeaf, Scratch, operand_leaves};
 use crate::tensor::{Tensor, View};
 
@@ -26,8 +29,12 @@ pub(crate) struct Inside {
     pub(crate) outputs: Vec<InnerValue>,
     /// Whether constants inside are NaN or infinite.
     pub(crate) has_marks: bool,
+    /// Whether lines take logarithms of masks.
+    pub(crate) has_masks: bool,
     /// Whether lines take indices.
     pub(crate) has_indices: bool,
+    /// Whether lines compare floating-point numbers.
+    pub(crate) has_comparisons: bool,
 }
 
 /// An instruction.
@@ -41,6 +48,35 @@ pub(crate) struct InnerLine {
     pub(crate) dead: Vec<InnerValue>,
     /// Whether an index depends on it.
     for_indices: bool,
+    /// Whether what a comparison takes depends on it.
+    for_comparisons: bool,
+}
+
+/// Which lines are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    Indices,
+    Comparisons,
+}
+
+impl InnerLine {
+    /// What is looked at of what it takes.
+    fn looked_at(&self, what: Looked) -> Vec<InnerValue> {
+        match what {
+            Looked::Indices => {
+                self.label.bounds.iter().map(|bounds| self.ins[bounds.input]).collect()
+            }
+            Looked::Comparisons if self.label.compares => self.ins.clone(),
+            Looked::Comparisons => Vec::new(),
+        }
+    }
+
+    fn is_needed(&self, what: Looked) -> bool {
+        match what {
+            Looked::Indices => self.for_indices,
+            Looked::Comparisons => self.for_comparisons,
+        }
+    }
 }
 
 impl std::fmt::Debug for Inside {
@@ -66,20 +102,44 @@ impl Inside {
         &self,
         inputs: &[View<'_>],
         scratch: &mut Scratch,
-        mut look: impl FnMut(&Bounds, &View<'_>),
+        mut look: impl FnMut(&Label, &Bounds, &View<'_>),
+    ) {
+        self.look(Looked::Indices, inputs, scratch, |line, known| {
+            for bounds in &line.label.bounds {
+                known(line.ins[bounds.input], &mut |array| look(&line.label, bounds, array));
+            }
+        });
+    }
+
+    /// Whether a line compares NaN.
+    pub(crate) fn compares_nan(&self, inputs: &[View<'_>], scratch: &mut Scratch) -> bool {
+        let mut has_nan = false;
+        self.look(Looked::Comparisons, inputs, scratch, |line, known| {
+            for value in line.looked_at(Looked::Comparisons) {
+                known(value, &mut |array| has_nan |= worst_of(array) == Worst::Nan);
+            }
+        });
+        has_nan
+    }
+
+    /// Runs the lines that something depends on, and shows each line and the arrays that it takes.
+    fn look(
+        &self,
+        what: Looked,
+        inputs: &[View<'_>],
+        scratch: &mut Scratch,
+        mut show: impl FnMut(&InnerLine, KnownArrays<'_>),
     ) {
         let mut made: Vec<Option<Tensor>> = Vec::new();
         made.resize_with(self.count(inputs.len()), || None);
         for line in &self.lines {
-            let known = |&value: &InnerValue| match value < inputs.len() {
+            let known = |value: InnerValue| match value < inputs.len() {
                 true => Some(inputs[value]),
                 false => made[value - inputs.len()].as_ref().map(Tensor::view),
             };
-            for bounds in &line.label.bounds {
-                known(&line.ins[bounds.input]).iter().for_each(|array| look(bounds, array));
-            }
-            let given: Option<Vec<View<'_>>> = line.ins.iter().map(known).collect();
-            if let Some(given) = given.filter(|_| line.for_indices) {
+            show(line, &|value, with| known(value).iter().for_each(|array| with(array)));
+            let given: Option<Vec<View<'_>>> = line.ins.iter().map(|&value| known(value)).collect();
+            if let Some(given) = given.filter(|_| line.is_needed(what)) {
                 let outs = line.run(&given, scratch);
                 for (value, array) in line.outs.clone().zip(outs) {
                     made[value - inputs.len()] = Some(array);
@@ -94,9 +154,14 @@ impl Inside {
     }
 }
 
+/// Hands an array to what looks at it, if it is there.
+type KnownArrays<'a> = &'a dyn Fn(InnerValue, &mut dyn FnMut(&View<'_>));
+
 /// What its lines are made of.
 pub(super) struct InsideBuilder<'a> {
-    pub(super) module: &'a Module,
+    pub(super) flat: &'a Flat<'a>,
+    /// Selects that fill what lookups were given no valid index for.
+    pub(super) fills: &'a BTreeMap<InstrId, InstrId>,
     pub(super) libraries: &'a Libraries,
     /// The launch.
     pub(super) label: &'a Label,
@@ -126,7 +191,7 @@ impl InsideBuilder<'_> {
     /// The lines of instructions, the last of which is the launch's result, given where each array
     /// that it takes comes from; `None` if they are one, or cannot be run apart.
     pub(super) fn build(&self, instrs: &[InstrId], leaves: &[ResultLeaf]) -> Option<Inside> {
-        let is_fusion = |&instr: &InstrId| self.module.instruction(instr).opcode == Opcode::Fusion;
+        let is_fusion = |&instr: &InstrId| self.flat.opcode(instr) == Opcode::Fusion;
         if instrs.len() == 1 && !instrs.iter().any(is_fusion) {
             return None;
         }
@@ -145,18 +210,21 @@ impl InsideBuilder<'_> {
         let outputs = frame.remove(instrs.last()?)?;
         let mut inside = Inside {
             has_indices: lines.all.iter().any(|line| !line.label.bounds.is_empty()),
+            has_comparisons: lines.all.iter().any(|line| line.label.compares),
+            has_masks: lines.all.iter().any(|line| line.label.mask.is_some()),
             has_marks: lines.has_marks,
             lines: lines.all,
             outputs,
         };
         inside.mark_dead();
-        inside.mark_for_indices();
+        inside.mark_needed(Looked::Indices);
+        inside.mark_needed(Looked::Comparisons);
         Some(inside)
     }
 
     fn add(&self, instr: InstrId, frame: &mut InnerFrame, lines: &mut InnerLines) -> Option<()> {
         use Opcode::*;
-        let module = self.module;
+        let module = self.flat.module;
         let opcode = module.instruction(instr).opcode;
         if opcode == Parameter {
             return frame.contains_key(&instr).then_some(());
@@ -191,8 +259,8 @@ impl InsideBuilder<'_> {
 
     fn operands(&self, instr: InstrId, frame: &InnerFrame) -> Option<InnerOperands> {
         let mut found = InnerOperands { leaves: Vec::new(), each: Vec::new() };
-        for operand in self.module.operands(instr) {
-            let range = operand_leaves(self.module, operand);
+        for operand in self.flat.module.operands(instr) {
+            let range = operand_leaves(self.flat.module, operand);
             let leaf = |index| ResultLeaf { instr: operand.of, index };
             found.leaves.extend(range.clone().map(leaf));
             found.each.push(frame.get(&operand.of)?.get(range)?.to_vec());
@@ -207,7 +275,7 @@ impl InsideBuilder<'_> {
         operands: &InnerOperands,
         lines: &mut InnerLines,
     ) -> Option<Vec<InnerValue>> {
-        let module = self.module;
+        let module = self.flat.module;
         let ins = operands.each.concat();
         let kernel = Kernel::compile_with(module, instr, self.libraries).ok()?;
         let is_constant = depends_on_operands_alone(module.instruction(instr).opcode)
@@ -222,24 +290,46 @@ impl InsideBuilder<'_> {
                 })
                 .collect(),
             outs: made.map(|kind| Argument { is_constant, ..self.argument(instr, kind) }).collect(),
-            bounds: bounds(module, instr, &operands.leaves),
             handling: Handling::of(module, instr, self.statuses),
             ..self.label.clone()
         };
+        let label = self.looked_at(instr, &operands.leaves, label);
         let first = lines.are_constant.len();
         let outs = first..first + kernel.outputs().len();
         lines.are_constant.resize(outs.end, is_constant);
         lines.has_marks |= has_marks(module, instr);
-        let (dead, for_indices) = (Vec::new(), false);
-        lines.all.push(InnerLine { kernel, label, ins, outs: outs.clone(), dead, for_indices });
+        let (dead, for_indices, for_comparisons) = (Vec::new(), false, false);
+        let made = outs.clone();
+        lines.all.push(InnerLine {
+            kernel,
+            label,
+            ins,
+            outs: made,
+            dead,
+            for_indices,
+            for_comparisons,
+        });
         Some(outs.collect())
+    }
+
+    /// The label of an instruction, with what checks look at.
+    pub(super) fn looked_at(&self, instr: InstrId, leaves: &[ResultLeaf], label: Label) -> Label {
+        let module = self.flat.module;
+        let lookup = self.fills.get(&instr);
+        Label {
+            bounds: bounds(self.flat, instr, leaves),
+            mask: self.flat.masked_log(instr),
+            compares: compares(module, instr),
+            fills: lookup.map(|&lookup| module.instruction_name(lookup).to_owned()),
+            ..label
+        }
     }
 
     /// An array of an instruction, under the name of the launch's result.
     fn argument(&self, instr: InstrId, kind: &ArrayType) -> Argument {
         Argument {
             buffer: self.label.outs.first().map_or(String::new(), |out| out.buffer.clone()),
-            value: self.module.instruction_name(instr).to_owned(),
+            value: self.flat.module.instruction_name(instr).to_owned(),
             kind: kind.clone(),
             is_constant: false,
         }
@@ -255,14 +345,18 @@ impl Inside {
         }
     }
 
-    fn mark_for_indices(&mut self) {
+    fn mark_needed(&mut self, what: Looked) {
         let mut needed = BTreeSet::new();
         for line in self.lines.iter_mut().rev() {
-            line.for_indices = line.outs.clone().any(|value| needed.contains(&value));
-            if line.for_indices {
+            let is_needed = line.outs.clone().any(|value| needed.contains(&value));
+            if is_needed {
                 needed.extend(&line.ins);
             }
-            needed.extend(line.label.bounds.iter().map(|bounds| line.ins[bounds.input]));
+            needed.extend(line.looked_at(what));
+            match what {
+                Looked::Indices => line.for_indices = is_needed,
+                Looked::Comparisons => line.for_comparisons = is_needed,
+            }
         }
     }
 }

@@ -7,10 +7,11 @@ use halflap_hlo::ids::{InstrId, PlanId, SlotId};
 use halflap_hlo::plan::{Plan, PlannedWork, only_finds};
 use halflap_hlo::{Opcode, Shape};
 
-use super::bounds::{Bounds, bounds};
+use super::bounds::Bounds;
 use super::constants::Handling;
 use super::inside::{Inside, InsideBuilder};
 use super::launch::PreparedLaunch;
+use super::masks::MaskOrigin;
 use super::{Planned, Preparer};
 use crate::comm::{CollectiveSpec, MessageSpec};
 use crate::failure::Stuck;
@@ -51,6 +52,12 @@ pub struct Label {
     pub(crate) bounds: Vec<Bounds>,
     /// What becomes of its inputs' elements.
     pub(crate) handling: Handling,
+    /// For the logarithm of a mask, why it is one, if checks look inside.
+    pub(crate) mask: Option<MaskOrigin>,
+    /// For a `select` that fills what a lookup was given no valid index for: the lookup.
+    pub(crate) fills: Option<String>,
+    /// Whether it compares floating-point numbers, if checks look inside.
+    pub(crate) compares: bool,
     /// For a fusion, its instructions, if checks look into it.
     pub(crate) inside: Option<Arc<Inside>>,
 }
@@ -140,6 +147,9 @@ impl Preparer<'_> {
             message: None,
             bounds: Vec::new(),
             handling: Handling::of(self.module, instr, &self.statuses),
+            mask: None,
+            fills: None,
+            compares: false,
             inside: None,
         }
     }
@@ -208,14 +218,15 @@ impl Preparer<'_> {
         if !self.looks_inside {
             return self.label(label);
         }
-        let bounds = bounds(self.module, *instr, leaves);
-        let inside = self.inside(&label).build(instrs, leaves).map(Arc::new);
-        self.label(Label { bounds, inside, ..label })
+        let builder = self.inside(&label);
+        let inside = builder.build(instrs, leaves).map(Arc::new);
+        let label = Label { inside, ..builder.looked_at(*instr, leaves, label.clone()) };
+        self.label(label)
     }
 
     fn inside<'a>(&'a self, label: &'a Label) -> InsideBuilder<'a> {
-        let Preparer { module, libraries, statuses, .. } = self;
-        InsideBuilder { module, libraries, label, statuses }
+        let Preparer { flat, fills, libraries, statuses, .. } = self;
+        InsideBuilder { flat, fills, libraries, label, statuses }
     }
 
     /// Arrays, once the producer of each is known.

@@ -2,14 +2,19 @@
 
 mod bounds;
 mod communicate;
+mod compares;
 mod constants;
+mod counter;
+mod fills;
+mod flat;
 mod inside;
 mod label;
 mod launch;
 mod layout;
+mod masks;
 mod ready;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use halflap::ids::IdVec;
@@ -27,12 +32,16 @@ use crate::tensor::Tensor;
 pub(crate) use bounds::Bounds;
 pub(crate) use constants::Handling;
 use constants::{of_constants, of_status};
+pub(crate) use counter::LoopCounter;
+pub(crate) use fills::Filled;
+use flat::Flat;
 pub(crate) use inside::{InnerLine, Inside};
 pub(crate) use label::IssuedTask;
 pub use label::{Argument, Label, LabelKind};
 use launch::cast_of;
 pub use launch::fits;
 use layout::{SlotContent, bitcasts, slot_arrays};
+pub(crate) use masks::MaskOrigin;
 pub(crate) use ready::{Action, Called, Cast, KernelLaunch, PlanReady, Read};
 use ready::{NodeLabel, is_repeatable, uses_streams};
 
@@ -113,6 +122,8 @@ impl Prepared {
             module,
             program,
             libraries,
+            flat: Flat::new(module),
+            fills: BTreeMap::new(),
             constants: of_constants(module),
             statuses: if looks_inside { of_status(module) } else { BTreeSet::new() },
             looks_inside,
@@ -120,6 +131,9 @@ impl Prepared {
             labels: Vec::new(),
             messages: Vec::new(),
         };
+        if looks_inside {
+            preparer.fills = preparer.flat.fills();
+        }
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {
             let mut ready = preparer.plan(id, plan)?;
@@ -219,6 +233,9 @@ struct Planned<'p> {
 
 struct Preparer<'a> {
     module: &'a Module,
+    flat: Flat<'a>,
+    /// Selects that fill what lookups were given no valid index for.
+    fills: BTreeMap<InstrId, InstrId>,
     program: &'a Program,
     libraries: &'a Libraries,
     /// Values computed from constants alone.
@@ -389,7 +406,8 @@ impl Preparer<'_> {
         }
         let label = self.plain(repeat.instr, LabelKind::Copy, of);
         let decides = deciding_elements(self.module, repeat.instr);
-        Ok(Action::Loop { label, repeat: repeat.clone(), decides })
+        let counter = LoopCounter::of(&self.flat, repeat.instr);
+        Ok(Action::Loop { label, repeat: repeat.clone(), decides, counter })
     }
 }
 

@@ -4,6 +4,7 @@ use halflap::ids::{IdVec, StreamId};
 use halflap_hlo::ids::{PlanId, SlotId};
 use halflap_hlo::plan::{Check, Loop, PlannedCall};
 
+use super::counter::LoopCounter;
 use super::layout::SlotContent;
 use crate::comm::CollectiveSpec;
 use crate::kernel::Kernel;
@@ -85,6 +86,7 @@ pub(crate) enum Action {
         label: u32,
         repeat: Loop,
         decides: Option<Vec<usize>>,
+        counter: Option<LoopCounter>,
     },
     Branch {
         label: u32,

@@ -8,6 +8,7 @@ use super::content::{BadValue, NonFinite};
 use crate::check::heap::kept;
 use crate::check::probe::Seen;
 use crate::comm::MessageKey;
+use crate::prepare::Filled;
 
 /// The format name of the file.
 pub const FORMAT: &str = "halflap.origins/1";
@@ -80,8 +81,12 @@ fn add(known: &mut Vec<OriginId>, origins: &[OriginId]) {
 pub(super) enum OriginKind {
     /// A launch produced them from inputs without any.
     Made,
+    /// They are the logarithms of a mask's zeros.
+    Mask,
     /// They are in an input of the module.
     Input,
+    /// A `select` put them in place of what a lookup has no valid index for.
+    Filled,
     /// They are in a constant of the module.
     Constant,
     /// No launch wrote it.
@@ -92,6 +97,8 @@ impl OriginKind {
     fn name(self) -> &'static str {
         match self {
             OriginKind::Made => "made",
+            OriginKind::Mask => "mask",
+            OriginKind::Filled => "filled",
             OriginKind::Input => "input",
             OriginKind::Constant => "constant",
             OriginKind::Unwritten => "unwritten",
@@ -140,11 +147,15 @@ pub(super) struct SpoilOrigin {
     pub(super) how: OriginKind,
     pub(super) rank: usize,
     pub(super) buffer: String,
+    /// The instruction, if a launch made it.
+    pub(super) value: String,
     pub(super) index: Vec<usize>,
     /// The launch that produced it, or first read it.
     pub(super) launch: Option<LaunchRecord>,
     /// For a NaN that was computed from infinities: their origins.
     pub(super) of: Vec<OriginId>,
+    /// For a NaN that a lookup was filled with, or that was computed from such: the lookup.
+    pub(super) lookup: Option<Filled>,
 }
 
 impl SpoilOrigin {
@@ -155,8 +166,9 @@ impl SpoilOrigin {
         (run, number, self.rank)
     }
 
-    fn to_json(&self, id: OriginId) -> Value {
+    fn to_json(&self, id: OriginId, lookup: Option<Value>) -> Value {
         let mut value = json!({
+            "lookup": lookup,
             "id": id.0, "what": self.what.name(), "how": self.how.name(), "rank": self.rank, "buffer": self.buffer,
             "index": self.index, "of": self.of.iter().map(|origin| origin.0).collect::<Vec<_>>(),
         });
@@ -201,6 +213,28 @@ pub(super) struct Clamped {
     pub(super) drops: bool,
     /// How many launches had such an index.
     pub(super) times: u64,
+    /// The input of the module that has it.
+    pub(super) source: Option<String>,
+}
+
+impl Clamped {
+    fn to_json(&self) -> Value {
+        let Clamped { rank, launch, value, most, dimension, drops, times, source } = self;
+        let mut json = json!({
+            "rank": rank, "index": value, "most": most, "dimension": dimension, "dropped": drops,
+            "times": times, "input": source,
+        });
+        launch.add_to(&mut json);
+        json
+    }
+}
+
+/// The first launch that compares a NaN.
+#[derive(Clone, Debug)]
+pub(super) struct Comparison {
+    pub(super) launch: LaunchRecord,
+    /// The instruction in it.
+    pub(super) by: String,
 }
 
 /// A collective: its label, and the number of earlier ones of its set.
@@ -221,6 +255,10 @@ pub(super) struct Book {
     messages: BTreeMap<MessageKey, VecDeque<Vec<Taint>>>,
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
+    /// The origins of NaN that are compared with something.
+    pub(super) compared: BTreeMap<OriginId, Comparison>,
+    /// The first index out of range of each lookup.
+    pub(super) looked_up: BTreeMap<Filled, Clamped>,
     /// Custom calls that changed their thread's rounding mode.
     pub(super) modes: BTreeMap<(usize, u32), LaunchRecord>,
     /// The growth of the heap in each call of a custom call.
@@ -256,22 +294,36 @@ impl Book {
 
     /// Whether a launch produced one of these origins.
     fn is_made(&self, origins: &[OriginId]) -> bool {
-        self.is_of(origins, OriginKind::Made)
+        let is_made = |id: &OriginId| matches!(self.how(*id), OriginKind::Made | OriginKind::Mask);
+        origins.iter().any(is_made)
     }
 
-    /// Whether one of these origins is of a kind.
-    pub(super) fn is_of(&self, origins: &[OriginId], how: OriginKind) -> bool {
-        origins.iter().any(|id| self.how(*id) == how)
+    /// Whether an origin's NaN mark elements that have no value.
+    fn is_mark(&self, id: OriginId) -> bool {
+        matches!(self.how(id), OriginKind::Constant | OriginKind::Filled)
     }
 
-    /// Whether there are some, and all are of a kind.
-    pub(super) fn is_all_of(&self, origins: &[OriginId], how: OriginKind) -> bool {
-        !origins.is_empty() && origins.iter().all(|id| self.how(*id) == how)
+    pub(super) fn has_marks(&self, origins: &[OriginId]) -> bool {
+        origins.iter().any(|id| self.is_mark(*id))
+    }
+
+    /// Whether there are some, and all are marks.
+    pub(super) fn are_marks(&self, origins: &[OriginId]) -> bool {
+        !origins.is_empty() && origins.iter().all(|id| self.is_mark(*id))
+    }
+
+    /// The first lookup that was filled with these.
+    pub(super) fn lookup(&self, origins: &[OriginId]) -> Option<Filled> {
+        origins.iter().find_map(|id| self.origins[id.0].lookup.clone())
     }
 
     /// How an origin's NaN or infinities came about.
     pub(super) fn how(&self, id: OriginId) -> OriginKind {
         self.origins[id.0].how
+    }
+
+    pub(super) fn origin(&self, id: OriginId) -> &SpoilOrigin {
+        &self.origins[id.0]
     }
 
     /// The infinities that an origin's NaN was computed from.
@@ -332,14 +384,29 @@ impl Book {
         self.sorted((0..self.origins.len()).map(OriginId).filter(is_hidden).collect())
     }
 
+    fn origin_json(&self, id: OriginId) -> Value {
+        let origin = &self.origins[id.0];
+        let lookup = origin.lookup.as_ref().and_then(|lookup| {
+            let mut json = self.looked_up.get(lookup)?.to_json();
+            json["name"] = json!(lookup.1);
+            Some(json)
+        });
+        let mut json = origin.to_json(id, lookup);
+        json["instruction"] = json!(origin.value);
+        if let Some(Comparison { launch, by }) = self.compared.get(&id) {
+            json["compared"] = json!({ "instruction": by });
+            launch.add_to(&mut json["compared"]);
+        }
+        json
+    }
+
     /// Everything, for a file.
     pub(super) fn to_json(&self) -> Value {
         let (nan, infinity) = (self.causes(BadValue::Nan), self.causes(BadValue::Infinity));
         let of: Vec<OriginId> = nan.iter().flat_map(|id| self.origins[id.0].of.clone()).collect();
         let behind = self.sorted(if self.is_made(&of) { of } else { Vec::new() });
-        let list = |ids: &[OriginId]| {
-            ids.iter().map(|&id| self.origins[id.0].to_json(id)).collect::<Vec<_>>()
-        };
+        let list =
+            |ids: &[OriginId]| ids.iter().map(|&id| self.origin_json(id)).collect::<Vec<_>>();
         let result = |result: &Spoiled| {
             json!({
                 "rank": result.rank, "run": result.run, "output": result.output, "type": result.kind,
@@ -348,14 +415,6 @@ impl Book {
         };
         let mut results: Vec<&Spoiled> = self.results.iter().collect();
         results.sort_by_key(|result| (result.run, result.output, result.rank));
-        let clamped = self.clamped.values().map(|clamped| {
-            let Clamped { rank, launch, value, most, dimension, drops, times } = clamped;
-            let mut json =
-                json!({ "rank": rank, "index": value, "most": most, "dimension": dimension,
-                         "dropped": drops, "times": times });
-            launch.add_to(&mut json);
-            json
-        });
         let modes = self.modes.iter().map(|((rank, _), launch)| {
             let mut json = json!({ "rank": rank });
             launch.add_to(&mut json);
@@ -373,7 +432,7 @@ impl Book {
             "infinity": list(&infinity),
             "behind": list(&behind),
             "hidden": list(&self.hidden(&nan)),
-            "clamped": clamped.collect::<Vec<_>>(),
+            "clamped": self.clamped.values().map(Clamped::to_json).collect::<Vec<_>>(),
             "rounding": modes.collect::<Vec<_>>(),
             "leaks": leaks.collect::<Vec<_>>(),
         })

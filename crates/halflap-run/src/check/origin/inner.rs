@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use super::book::{OriginId, OriginKind, SpoilOrigin, Taint};
+use super::book::{LaunchRecord, OriginId, OriginKind, SpoilOrigin, Taint};
 use super::content::BadValue;
 use super::{FinishedLaunch, Origins, OutOfRange, SpoilShare, Tracer, out_of_range};
 use crate::check::probe::{LaunchArray, Seen};
 use crate::kernel::Scratch;
-use crate::prepare::{Argument, InnerLine, Inside};
+use crate::prepare::{Argument, Bounds, InnerLine, Inside};
 use crate::sync::locked;
 use crate::tensor::{Tensor, View};
 
@@ -49,7 +49,8 @@ impl Tracer {
         let is_marked = |(place, input): (usize, &super::LaunchInput)| {
             input.content.nan && (input.is_constant || self.has_marks(over, place))
         };
-        if !inside.has_marks && !over.taken.arrays.iter().enumerate().any(is_marked) {
+        let has_own = inside.has_marks || inside.has_masks;
+        if !has_own && !over.taken.arrays.iter().enumerate().any(is_marked) {
             return None;
         }
         let mut trace = self.enter(over);
@@ -58,10 +59,41 @@ impl Tracer {
         Some(trace.share(inside))
     }
 
+    /// An instruction of a launch compares NaN: finds out where they come from.
+    pub(super) fn compared_inside(&self, over: &FinishedLaunch<'_>) {
+        let Some(inside) = over.seen.label.inside.as_deref() else { return };
+        let mut trace = self.enter(over);
+        let mut scratch = Scratch::default();
+        inside.lines.iter().for_each(|line| trace.step(line, over.seen, &mut scratch));
+        let book = locked(&trace.tracer.book);
+        for (id, comparison) in &book.compared {
+            let ids = match trace.inputs.get(id) {
+                Some(&place) => over.taken.arrays[place].taint.of(BadValue::Nan).to_vec(),
+                None if book.how(*id) == OriginKind::Made => {
+                    self.made_inside(over, book.origin(*id))
+                }
+                None => continue,
+            };
+            self.compared(over.seen, &ids, comparison.by.clone());
+        }
+    }
+
+    /// A NaN that an instruction of a launch makes: it is that of the launch's outputs, if those
+    /// have any.
+    fn made_inside(&self, over: &FinishedLaunch<'_>, origin: &SpoilOrigin) -> Vec<OriginId> {
+        let given = self.given(over);
+        if !given.is_empty() {
+            return given;
+        }
+        let launch = Some(LaunchRecord::of(over.seen));
+        let of = Vec::new();
+        vec![locked(&self.book).add(SpoilOrigin { launch, of, ..origin.clone() })]
+    }
+
     /// Whether an input has NaN of constants.
     pub(super) fn has_marks(&self, over: &FinishedLaunch<'_>, place: usize) -> bool {
         let nan = over.taken.arrays[place].taint.of(BadValue::Nan);
-        locked(&self.book).is_of(nan, OriginKind::Constant)
+        locked(&self.book).has_marks(nan)
     }
 
     /// Begins at a launch's inputs.
@@ -75,11 +107,13 @@ impl Tracer {
             let kinds = [BadValue::Nan, BadValue::Infinity].into_iter();
             // What constants of the module have is known as such where it is read.
             for what in kinds.filter(|what| input.content.has(*what) && !input.is_constant) {
-                let is_mark =
-                    locked(&self.book).is_all_of(input.taint.of(what), OriginKind::Constant);
+                let (is_mark, lookup) = {
+                    let book = locked(&self.book);
+                    (book.are_marks(input.taint.of(what)), book.lookup(input.taint.of(what)))
+                };
                 let how = if is_mark { OriginKind::Constant } else { OriginKind::Input };
                 let origin = tracer.origin(what, &place.to_string(), &array.view());
-                let id = locked(&tracer.book).add(SpoilOrigin { how, ..origin });
+                let id = locked(&tracer.book).add(SpoilOrigin { how, lookup, ..origin });
                 inputs.insert(id, place);
                 taint.add(what, &[id]);
             }
@@ -141,8 +175,11 @@ impl InnerTrace {
                 match (self.inputs.get(id), book.how(*id)) {
                     (Some(&place), _) => from.push(place),
                     (None, OriginKind::Constant) => is_meant = true,
+                    (None, OriginKind::Mask) => share.is_masked = true,
+                    (None, OriginKind::Filled) => share.filled = book.lookup(&[*id]),
                     (None, _) => {
                         is_own = true;
+                        share.lookup = share.lookup.take().or_else(|| book.lookup(&[*id]));
                         let of = book.of(*id).iter().filter_map(|of| self.inputs.get(of));
                         from.extend(of);
                     }
@@ -157,20 +194,30 @@ impl InnerTrace {
     }
 }
 
-/// The first index out of range of a launch, or of an instruction in it.
-pub(in crate::check) fn first_out_of_range(
+/// Whether an instruction of a launch compares NaN.
+pub(super) fn compares_nan(seen: &Seen<'_>, arrays: &[LaunchArray<'_>]) -> bool {
+    let inside = seen.label.inside.as_deref().filter(|inside| inside.has_comparisons);
+    inside.is_some_and(|inside| {
+        let views: Vec<View<'_>> = arrays.iter().map(|array| array.view).collect();
+        inside.compares_nan(&views, &mut Scratch::default())
+    })
+}
+
+/// For each instruction of a launch, the first index out of range.
+pub(in crate::check) fn out_of_range_in(
     seen: &Seen<'_>,
     arrays: &[LaunchArray<'_>],
-) -> Option<OutOfRange> {
-    let Some(inside) = seen.label.inside.as_deref() else {
-        let mut each = seen.label.bounds.iter();
-        return each.find_map(|bounds| out_of_range(bounds, &arrays.get(bounds.input)?.view));
+) -> Vec<OutOfRange> {
+    let label = seen.label;
+    let Some(inside) = label.inside.as_deref() else {
+        let of = |bounds: &Bounds| out_of_range(label, bounds, &arrays.get(bounds.input)?.view);
+        return label.bounds.iter().filter_map(of).collect();
     };
-    let mut found = None;
+    let mut found = Vec::new();
     if inside.has_indices {
         let views: Vec<View<'_>> = arrays.iter().map(|array| array.view).collect();
-        inside.indices(&views, &mut Scratch::default(), |bounds, array| {
-            found = found.take().or_else(|| out_of_range(bounds, array));
+        inside.indices(&views, &mut Scratch::default(), |label, bounds, array| {
+            found.extend(out_of_range(label, bounds, array));
         });
     }
     found

@@ -20,18 +20,19 @@ use serde_json::Value;
 
 pub use book::FORMAT;
 use book::{
-    Book, Brought, Clamped, CollectiveKey, LaunchRecord, OriginId, OriginKind, SpoilOrigin,
-    Spoiled, Taint,
+    Book, Brought, Clamped, CollectiveKey, Comparison, LaunchRecord, OriginId, OriginKind,
+    SpoilOrigin, Spoiled, Taint,
 };
 use content::{BadValue, NonFinite, cleaned, mask};
-pub(super) use inner::first_out_of_range;
+use inner::compares_nan;
+pub(super) use inner::out_of_range_in;
 
 use super::finite::first;
 use super::probe::{LaunchArray, Seen};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind, MessageSpec};
 use crate::kernel::ArrayType;
-use crate::prepare::{Argument, Bounds, Handling};
+use crate::prepare::{Argument, Bounds, Filled, Handling, Label, MaskOrigin};
 use crate::sync::locked;
 use crate::tensor::{Tensor, View, numbers};
 
@@ -101,6 +102,8 @@ impl Spoilt {
 /// An input of a launch.
 pub(crate) struct Taken {
     arrays: Vec<LaunchInput>,
+    /// Whether an instruction inside of the launch compares NaN.
+    compares_nan: bool,
 }
 
 struct LaunchInput {
@@ -158,7 +161,9 @@ impl Tracer {
     fn origin(&self, what: BadValue, argument: &str, view: &View<'_>) -> SpoilOrigin {
         let (index, _) = first(view, |number| what.is(number));
         let (how, buffer, rank) = (OriginKind::Made, argument.to_owned(), self.rank);
-        SpoilOrigin { what, how, rank, buffer, index, launch: None, of: Vec::new() }
+        let (launch, of, lookup) = (None, Vec::new(), None);
+        let value = String::new();
+        SpoilOrigin { what, how, rank, buffer, value, index, launch, of, lookup }
     }
 
     /// The origins of an array that came from outside.
@@ -199,7 +204,9 @@ impl Tracer {
             !locked(&self.memory).taint(start, len).zeros().is_empty()
         };
         let is_marked = seen.label.inside.as_ref().is_some_and(|inside| inside.has_marks);
+        let compares_nan = compares_nan(seen, arrays);
         let may_repeat = is_marked
+            || compares_nan
             || contents.iter().any(|content| content.is_bad())
             || arrays.iter().any(were_infinite);
         let input = |(array, content): (&LaunchArray<'_>, NonFinite)| {
@@ -223,11 +230,33 @@ impl Tracer {
             let address = Address(array.view.as_ptr().cast_mut());
             LaunchInput { content, taint, is_constant, address, copy }
         };
-        Taken { arrays: arrays.iter().zip(contents).map(input).collect() }
+        Taken { arrays: arrays.iter().zip(contents).map(input).collect(), compares_nan }
     }
 
     /// A launch has run.
     pub(super) fn after(&self, over: &FinishedLaunch<'_>, again: Option<Again<'_>>) {
+        self.attribute(over, again);
+        if over.seen.label.compares {
+            let bad = over.taken.arrays.iter().filter(|input| input.content.nan);
+            let ids = bad.flat_map(|input| input.taint.of(BadValue::Nan).to_vec());
+            self.compared(over.seen, &ids.collect::<Vec<_>>(), name_of(over));
+        } else if over.taken.compares_nan {
+            self.compared_inside(over);
+        }
+    }
+
+    /// A launch compares the NaN of these origins.
+    fn compared(&self, seen: &Seen<'_>, ids: &[OriginId], by: String) {
+        let launch = LaunchRecord::of(seen);
+        let mut book = locked(&self.book);
+        for id in ids {
+            let comparison = || Comparison { launch: launch.clone(), by: by.clone() };
+            book.compared.entry(*id).or_insert_with(comparison);
+        }
+    }
+
+    /// Finds the origins of its outputs.
+    fn attribute(&self, over: &FinishedLaunch<'_>, again: Option<Again<'_>>) {
         let content = over
             .outs
             .iter()
@@ -314,17 +343,27 @@ impl Tracer {
     /// The origins of a launch's outputs, given its share in them.
     fn made(&self, over: &FinishedLaunch<'_>, share: &SpoilShare) -> Taint {
         let mut taint = Taint::default();
-        let own = |what: BadValue, how: OriginKind, of: Vec<OriginId>| {
+        let own = |what: BadValue, from: OwnOrigin| {
+            let OwnOrigin { how, of, lookup } = from;
             let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
             let launch = Some(LaunchRecord::of(over.seen));
             let origin = self.origin(what, &array.argument.buffer, &array.view);
-            Some(locked(&self.book).add(SpoilOrigin { how, launch, of, ..origin }))
+            Some(locked(&self.book).add(SpoilOrigin {
+                how,
+                value: array.argument.value.clone(),
+                launch,
+                of,
+                lookup,
+                ..origin
+            }))
         };
         let handling = over.seen.label.handling;
         let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
         for what in [BadValue::Nan, BadValue::Infinity] {
             let mut is_own = share.own.has(what);
             let mut of = Vec::new();
+            let mut lookup = share.lookup.clone();
+            let mut filled = share.filled.clone();
             for &place in share.from(what) {
                 let input = &over.taken.arrays[place];
                 match what {
@@ -332,6 +371,11 @@ impl Tracer {
                     BadValue::Nan if !input.content.nan => {
                         is_own = true;
                         of.extend_from_slice(input.taint.of(BadValue::Infinity));
+                    }
+                    BadValue::Nan
+                        if input.is_constant && !are_meant && self.fills(over).is_some() =>
+                    {
+                        filled = self.fills(over);
                     }
                     BadValue::Nan
                         if input.is_constant && (are_meant || handling != Handling::Moves) =>
@@ -343,6 +387,8 @@ impl Tracer {
                         if handling == Handling::Combines && self.has_marks(over, place) =>
                     {
                         is_own |= !are_meant;
+                        let nan = input.taint.of(what);
+                        lookup = lookup.or_else(|| locked(&self.book).lookup(nan));
                     }
                     BadValue::Infinity if !input.content.inf => {
                         taint.add(what, input.taint.of(BadValue::Nan))
@@ -350,14 +396,47 @@ impl Tracer {
                     _ => taint.add(what, input.taint.of(what)),
                 }
             }
-            let kinds = [(is_own, OriginKind::Made), (share.meant.has(what), OriginKind::Constant)];
-            for (_, how) in kinds.into_iter().filter(|(is_kind, _)| *is_kind) {
-                if let Some(id) = own(what, how, of.clone()) {
-                    taint.add(what, &[id]);
-                }
+            let is_nan = what == BadValue::Nan;
+            let is_mask = !is_nan && is_own && is_log_of_mask(over);
+            let made = if is_mask { OriginKind::Mask } else { OriginKind::Made };
+            let none = Vec::new;
+            let kinds = [
+                is_own.then_some(OwnOrigin { how: made, of, lookup: lookup.filter(|_| is_nan) }),
+                (!is_nan && share.is_masked).then(|| OwnOrigin {
+                    how: OriginKind::Mask,
+                    of: none(),
+                    lookup: None,
+                }),
+                filled.filter(|_| is_nan).map(|lookup| OwnOrigin {
+                    how: OriginKind::Filled,
+                    of: none(),
+                    lookup: Some(lookup),
+                }),
+                share.meant.has(what).then(|| OwnOrigin {
+                    how: OriginKind::Constant,
+                    of: none(),
+                    lookup: None,
+                }),
+            ];
+            for from in kinds.into_iter().flatten() {
+                own(what, from).iter().for_each(|id| taint.add(what, &[*id]));
             }
         }
         taint
+    }
+
+    /// The origins of the NaN of what a launch has made.
+    fn given(&self, over: &FinishedLaunch<'_>) -> Vec<OriginId> {
+        let memory = locked(&self.memory);
+        let taint = |out: &LaunchArray<'_>| {
+            memory.taint(out.view.as_ptr() as usize, out.view.bytes().len())
+        };
+        over.outs.iter().flat_map(|out| taint(out).of(BadValue::Nan).to_vec()).collect()
+    }
+
+    /// The lookup that a launch fills, if it is one that fills.
+    fn fills(&self, over: &FinishedLaunch<'_>) -> Option<Filled> {
+        over.seen.label.fills.as_ref().map(|name| (self.rank, name.clone()))
     }
 
     /// Copies were made, all at once.
@@ -524,21 +603,45 @@ impl Tracer {
         book.growths.entry(key).or_insert_with(first).1.push(bytes);
     }
 
-    /// An index of a launch is out of range.
-    pub(super) fn clamped(&self, seen: &Seen<'_>, broken: OutOfRange) {
-        let OutOfRange { dimension, value, most, drops } = broken;
+    /// Indices of a launch are out of range.
+    pub(super) fn out_of_range(&self, seen: &Seen<'_>, all: Vec<OutOfRange>) {
         let mut book = locked(&self.book);
-        let known = book.clamped.entry((self.rank, seen.issued.label)).or_insert_with(|| Clamped {
-            rank: self.rank,
-            launch: LaunchRecord::of(seen),
-            value,
-            most,
-            dimension,
-            drops,
-            times: 0,
-        });
-        known.times += 1;
+        let mut is_counted = false;
+        for broken in all {
+            let OutOfRange { dimension, value, most, drops, is_replaced, source, lookup } = broken;
+            let launch = LaunchRecord::of(seen);
+            let (rank, times) = (self.rank, 0);
+            let clamped = Clamped { rank, launch, value, most, dimension, drops, times, source };
+            book.looked_up.entry((rank, lookup)).or_insert_with(|| clamped.clone());
+            if !is_replaced && !std::mem::replace(&mut is_counted, true) {
+                book.clamped.entry((rank, seen.issued.label)).or_insert(clamped).times += 1;
+            }
+        }
     }
+}
+
+/// Where NaN or infinities of a launch that it does not pass on come from.
+struct OwnOrigin {
+    how: OriginKind,
+    of: Vec<OriginId>,
+    lookup: Option<Filled>,
+}
+
+/// The instruction that a launch is.
+fn name_of(over: &FinishedLaunch<'_>) -> String {
+    over.outs.first().map_or(String::new(), |out| out.argument.value.clone())
+}
+
+/// Whether a launch takes the logarithm of a mask: then it makes minus infinities and zeros alone.
+fn is_log_of_mask(over: &FinishedLaunch<'_>) -> bool {
+    let Some(mask) = over.seen.label.mask else { return false };
+    let all = over.outs.iter().flat_map(|out| numbers(out.view.dtype(), out.view.bytes()));
+    let mut has_ones = false;
+    let are_of_mask = all.into_iter().all(|number| {
+        has_ones |= number == 0.0;
+        number == 0.0 || number == f64::NEG_INFINITY
+    });
+    are_of_mask && (mask == MaskOrigin::Program || has_ones)
 }
 
 /// Where the NaN and infinities of a launch come from: the launch itself, and which inputs.
@@ -547,6 +650,12 @@ struct SpoilShare {
     own: NonFinite,
     /// What constants inside of the launch have.
     meant: NonFinite,
+    /// Whether it takes the logarithm of a mask inside.
+    is_masked: bool,
+    /// The lookup that it fills with NaN inside.
+    filled: Option<Filled>,
+    /// The lookup whose NaN it combines with others inside.
+    lookup: Option<Filled>,
     nan: Vec<usize>,
     inf: Vec<usize>,
 }
@@ -632,6 +741,10 @@ fn part_of(view: &View<'_>, rows: usize, number: usize, count: usize) -> NonFini
 
 /// An index that is out of range.
 pub(super) struct OutOfRange {
+    /// The instruction that it is given to.
+    lookup: String,
+    is_replaced: bool,
+    source: Option<String>,
     dimension: usize,
     value: i64,
     /// The largest that is valid.
@@ -641,14 +754,24 @@ pub(super) struct OutOfRange {
 
 /// The first index out of range. Updates one past the end are those that a program drops on
 /// purpose.
-fn out_of_range(bounds: &Bounds, array: &View<'_>) -> Option<OutOfRange> {
+fn out_of_range(label: &Label, bounds: &Bounds, array: &View<'_>) -> Option<OutOfRange> {
     let all = numbers(array.dtype(), array.bytes());
     let (count, drops) = (bounds.most.len().max(1), bounds.drops);
     let broken = |(at, &number): (usize, &f64)| {
         let &(dimension, most) = bounds.most.get(at / bounds.stride.max(1) % count)?;
         let value = number as i64;
         let is_broken = value < 0 || value > most + i64::from(drops);
-        is_broken.then_some(OutOfRange { dimension, value, most, drops })
+        let lookup = || label.outs.first().map_or(String::new(), |out| out.value.clone());
+        let (is_replaced, source) = (bounds.is_replaced, || bounds.source.clone());
+        is_broken.then(|| OutOfRange {
+            lookup: lookup(),
+            is_replaced,
+            source: source(),
+            dimension,
+            value,
+            most,
+            drops,
+        })
     };
     all.iter().enumerate().find_map(broken)
 }

@@ -8,11 +8,11 @@ use halflap_hlo::plan::Loop;
 use super::super::memory::{PoolBlock, Requested};
 use super::super::stream::Sequence;
 use super::super::task::{StreamTask, TaskWork};
-use super::super::turns::{Branches, LoopClock, LoopLimits, Turns, chosen};
+use super::super::turns::{Branches, GivenUp, LoopClock, LoopLimits, Turns, chosen};
 use super::{Issuer, ReadList, RunningPlan, after_all, needed};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::failure::Stopped;
-use crate::prepare::Action;
+use crate::prepare::{Action, LoopCounter};
 
 /// A loop that is issued.
 pub(super) struct Repeating<'a> {
@@ -20,6 +20,8 @@ pub(super) struct Repeating<'a> {
     pub(super) repeat: &'a Loop,
     /// The elements of its state that its condition depends on, if they are known.
     pub(super) decides: Option<&'a [usize]>,
+    /// How it counts, if that alone ends it.
+    pub(super) counter: Option<&'a LoopCounter>,
 }
 
 impl Issuer<'_> {
@@ -68,7 +70,7 @@ impl Issuer<'_> {
     /// Hands a loop to the compute stream. Every iteration uses the same memory, which is released
     /// here, like a kernel's, because whatever is issued later runs after the loop.
     fn record_loop(&mut self, repeating: &Repeating<'_>, state: &[Address]) -> Result<(), Stopped> {
-        let &Repeating { label, repeat, decides } = repeating;
+        let &Repeating { label, repeat, decides, counter } = repeating;
         let (condition, answer) = self.record(|own| {
             let mut condition = own.enter(repeat.condition, state)?;
             own.walk(&mut condition)?;
@@ -89,7 +91,9 @@ impl Issuer<'_> {
             len: plan.held[plan.parameters[element]].bytes,
         };
         let decides = decides.map(|elements| elements.iter().map(array).collect());
-        let turns = Turns { label, condition, answer, body, moves, decides };
+        let counter = counter
+            .map(|counter| (counter.clone(), counter.elements().iter().map(array).collect()));
+        let turns = Turns { label, condition, answer, body, moves, decides, counter };
         self.push(0, label, TaskWork::Loop(Box::new(turns)));
         let uses_streams = |plan| self.program.plans[plan].uses_streams;
         if self.recorded.is_none() && [repeat.condition, repeat.body].into_iter().any(uses_streams)
@@ -114,7 +118,7 @@ impl Issuer<'_> {
 
     /// Issues the tasks of each iteration once the condition of the previous one is known.
     fn issue_turns(&mut self, repeating: &Repeating<'_>, state: &[Address]) -> Result<(), Stopped> {
-        let &Repeating { label, repeat, decides } = repeating;
+        let &Repeating { label, repeat, decides, counter } = repeating;
         let limits = LoopLimits::new(self.options);
         let mut clock = LoopClock::new(self.rank, label, Instant::now(), limits);
         let around = self.scope.clone();
@@ -131,6 +135,13 @@ impl Issuer<'_> {
             self.leave(condition);
             if goes_on == 0 {
                 break;
+            }
+            let wrong = counter.filter(|_| iteration == 0).and_then(|counter| {
+                counter.judge(&self.contents(repeat, state, &counter.elements()))
+            });
+            if let Some(wrong) = wrong {
+                let why = GivenUp::CountsTheWrongWay(wrong);
+                return Err(self.fate.fail(clock.failure(self.program, 0, why)));
             }
             let now = Instant::now();
             if clock.is_due(now) {

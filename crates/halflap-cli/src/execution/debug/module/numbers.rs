@@ -3,7 +3,7 @@
 use super::Walk;
 use super::fault::{is_astray, locate, text};
 use super::look::CloserLook;
-use super::origins::{NonFiniteOrigin, OriginsReport};
+use super::origins::{NonFiniteOrigin, OriginsReport, lookup_words};
 use super::run::{Memory, StageOptions};
 use crate::execution::debug::report::{Diagnosis, Kind};
 use crate::exit::Failed;
@@ -83,8 +83,10 @@ impl Walk<'_> {
             _ => Kind::Uninitialised,
         };
         let mut finding = Diagnosis::new(kind, self.sentence(cause, memory, results));
+        let lookup = cause.lookup().filter(|_| memory == Memory::Cached);
+        let kernel = lookup.and_then(|lookup| text(lookup, "kernel")).map_or(kernel, str::to_owned);
         finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
-        locate(&mut finding, &cause.origin);
+        locate(&mut finding, lookup.unwrap_or(&cause.origin));
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
         self.last = StageOptions::new("sanity", memory, &[asserts]);
         self.last
@@ -120,7 +122,10 @@ impl Walk<'_> {
             (None, Memory::Cached) if origin["how"] == "unwritten" => {
                 format!("'{kernel}' reads NaN from '{buffer}', which no kernel wrote there")
             }
-            (None, Memory::Cached) if cause.is_nan => format!("'{kernel}' makes NaN from {given}"),
+            (None, Memory::Cached) if cause.is_nan => match cause.lookup().and_then(lookup_words) {
+                Some(words) => format!("{words}, which '{kernel}' combines with other elements"),
+                None => format!("'{kernel}' makes NaN from {given}"),
+            },
             (None, Memory::Cached) => format!("'{kernel}' makes an infinity from finite numbers"),
             _ if origin["how"] == "unwritten" => {
                 format!("'{kernel}' reads '{buffer}', which no kernel has written")

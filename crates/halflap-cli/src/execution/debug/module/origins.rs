@@ -31,7 +31,12 @@ impl NonFiniteOrigin {
     }
 
     pub fn is_made(&self) -> bool {
-        self.origin["how"] == "made"
+        is_made(&self.origin)
+    }
+
+    /// The lookup that was filled with the NaN that spread, as it was given an index out of range.
+    pub fn lookup(&self) -> Option<&Json> {
+        Some(&self.origin["lookup"]).filter(|lookup| lookup.is_object())
     }
 
     /// The first NaN of a run that does not complete.
@@ -79,7 +84,7 @@ impl OriginsReport {
     pub fn nan(&self) -> Option<NonFiniteOrigin> {
         let all = self.list("nan");
         let first = all.first().filter(|_| self.has("nan"))?;
-        let behind = self.list("behind").first().filter(|behind| behind["how"] == "made");
+        let behind = self.list("behind").first().filter(|behind| is_made(behind));
         let of = first["of"].as_array().map_or(&[][..], Vec::as_slice);
         let is_behind = behind.is_some_and(|behind| of.contains(&behind["id"]));
         let others = if is_behind { self.list("behind")[1..].to_vec() } else { all[1..].to_vec() };
@@ -124,6 +129,20 @@ impl OriginsReport {
         let origin = self.list(what).first();
         let buffer = origin.and_then(|origin| text(origin, "buffer")).unwrap_or("");
         let from = match origin.and_then(|origin| text(origin, "how")) {
+            Some("mask") => {
+                let kernel = origin.and_then(|origin| text(origin, "kernel")).unwrap_or("");
+                let has = self.spoiled(what);
+                return Some(format!(
+                    "{has} has infinities, and '{kernel}' takes the logarithm of a mask of zeros \
+                     and ones: they are meant"
+                ));
+            }
+            Some("filled") => match origin.map(|origin| lookup_words(&origin["lookup"])) {
+                Some(Some(words)) => {
+                    return Some(format!("{} has NaN: {words}", self.spoiled(what)));
+                }
+                _ => "a lookup without a valid index is filled with them".to_owned(),
+            },
             Some("input") => format!("input '{buffer}' has them"),
             Some("constant") => "constants of the module have them".to_owned(),
             _ => format!("'{buffer}' has them, which no kernel wrote"),
@@ -136,8 +155,7 @@ impl OriginsReport {
         let kernels = once_each(self.list("hidden"));
         let more = kernels.len().saturating_sub(LISTED);
         let one = |origin: &&Json| {
-            let (kernel, around) = (text(origin, "kernel").unwrap_or(""), around(origin));
-            format!("'{kernel}'{around} makes NaN that reaches no result")
+            format!("{} makes NaN that reaches no result{}", maker(origin), compared(origin))
         };
         let mut notes: Vec<String> = kernels.iter().take(LISTED).map(one).collect();
         notes.extend(
@@ -182,6 +200,57 @@ impl OriginsReport {
         };
         once_each(self.list("clamped")).iter().take(LISTED).map(one).collect()
     }
+}
+
+/// An instruction that is run by a launch: `'sqrt.0' in 'fusion'`.
+fn within(instruction: &Json, launch: &Json) -> String {
+    let kernel = text(launch, "kernel").unwrap_or("");
+    match text(instruction, "instruction").filter(|name| !name.is_empty() && *name != kernel) {
+        Some(name) => format!("'{name}' in '{kernel}'"),
+        None => format!("'{kernel}'"),
+    }
+}
+
+/// What makes NaN, and where. Where a comparison takes what a fusion computes, that is in it.
+fn maker(origin: &Json) -> String {
+    let named = match origin["compared"].is_object() {
+        true => within(origin, origin),
+        false => format!("'{}'", text(origin, "kernel").unwrap_or("")),
+    };
+    format!("{named}{}", around(origin))
+}
+
+/// What compares such a NaN.
+fn compared(origin: &Json) -> String {
+    let by = &origin["compared"];
+    if !by.is_object() {
+        return String::new();
+    }
+    let source = text(by, "source").map_or(String::new(), |source| format!(" ({source})"));
+    format!(
+        "; {}{source} compares it, and NaN is neither less nor greater than anything",
+        within(by, by)
+    )
+}
+
+/// Whether a launch made what begins here.
+fn is_made(origin: &Json) -> bool {
+    origin["how"] == "made" || origin["how"] == "mask"
+}
+
+/// Which index of which lookup is out of range, so that it is filled with NaN.
+pub fn lookup_words(lookup: &Json) -> Option<String> {
+    let kernel = text(lookup, "kernel")?;
+    let (name, index, most) = (text(lookup, "name")?, &lookup["index"], &lookup["most"]);
+    let within = if name == kernel { String::new() } else { format!(" in '{kernel}'") };
+    let source =
+        text(lookup, "input").map_or(String::new(), |name| format!(" (of input '{name}')"));
+    let around = around(lookup);
+    Some(format!(
+        "lookup '{name}'{within}{around} is given index {index}{source} for dimension {}, where 0 \
+         to {most} are in range, and the program fills its rows with NaN",
+        lookup["dimension"]
+    ))
 }
 
 /// The first of each kernel.
