@@ -92,6 +92,8 @@ pub struct Diagnosis {
     pub iteration: Vec<u32>,
     /// Whether it is a loop that took too long, but may end.
     pub is_unproven_loop: bool,
+    /// Whether checks see the fault at another kernel than the one to blame.
+    pub is_seen_elsewhere: bool,
     /// Where in the user's program.
     pub source: Vec<String>,
     /// What a diverging rank reached instead.
@@ -116,6 +118,7 @@ impl Diagnosis {
             step: None,
             iteration: Vec::new(),
             is_unproven_loop: false,
+            is_seen_elsewhere: false,
             source: Vec::new(),
             stray: None,
             went_in,

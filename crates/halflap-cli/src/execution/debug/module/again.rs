@@ -140,7 +140,8 @@ fn shows(ran: &ModuleRun, kind: Option<&str>, finding: &Diagnosis) -> bool {
     // Whether a far address belongs to a buffer is random.
     let is_kind =
         agree(&fault["kind"], kind) || is_astray(kind) && is_astray(fault["kind"].as_str());
-    let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && is_kind;
+    let kernel = finding.kernel.as_deref().filter(|_| !finding.is_seen_elsewhere);
+    let is_same = agree(&fault["kernel"], kernel) && is_kind;
     is_same
         && match ran.end {
             End::Code(0) => false,

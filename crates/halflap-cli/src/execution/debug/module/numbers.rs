@@ -85,6 +85,7 @@ impl Walk<'_> {
         let mut finding = Diagnosis::new(kind, self.sentence(cause, memory, results));
         let lookup = cause.lookup().filter(|_| memory == Memory::Cached);
         let kernel = lookup.and_then(|lookup| text(lookup, "kernel")).map_or(kernel, str::to_owned);
+        finding.is_seen_elsewhere = lookup.is_some();
         finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
         locate(&mut finding, lookup.unwrap_or(&cause.origin));
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
