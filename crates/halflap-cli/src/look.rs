@@ -83,12 +83,12 @@ struct AskedAgain {
 }
 
 /// The memory limit that orders are compared with.
-struct Within<'a> {
+struct ComparedLimit<'a> {
     asked: Option<Budget>,
     recorded: &'a Recorded<'a>,
 }
 
-impl Within<'_> {
+impl ComparedLimit<'_> {
     /// Of every unit.
     fn limits<T>(&self, subject: &Subject, all: &[Decided<T>]) -> IdVec<UnitId, Bytes> {
         let source = &subject.source;
@@ -172,7 +172,7 @@ impl Look {
             };
             Ok((order, ()))
         })?;
-        let within = Within { asked: self.budget, recorded: &recorded };
+        let within = ComparedLimit { asked: self.budget, recorded: &recorded };
         let limits = within.limits(&subject, &all);
         let measured = |decided: Decided<()>| {
             decided.map(|(), priced, result| {

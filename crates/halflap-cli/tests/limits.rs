@@ -1,5 +1,5 @@
-//! The memory limit of a module is one of the whole: what a loop may use, and that all commands give
-//! the same figures.
+//! The memory limit of a module is one of the whole, which its loops share; and all commands
+//! give the same figures.
 
 mod common;
 

@@ -33,8 +33,8 @@ pub struct AdviceCase<'a, T> {
     pub decided: &'a [Decided<T>],
     /// Whether they were searched for: otherwise a search is the first advice.
     pub is_searched: bool,
-    /// A quick search that knows no order, as the user would make it: what it finds within a budget,
-    /// one order for each unit. Without it, trials take its place.
+    /// A quick search that knows no order, as the user would make it: what it finds within a
+    /// budget, one order for each unit. Without it, trials take its place.
     pub afresh: Option<&'a dyn Fn(Budget) -> Option<Vec<Order>>>,
     /// Whether the program may be changed.
     pub is_mergeable: bool,
