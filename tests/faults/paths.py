@@ -110,7 +110,60 @@ turn {{
 }}
 """
 
+MARKS = """
+marks {
+  marks_x = f32[64] parameter(0)
+  marks_n = f32[] parameter(1)
+  marks_w = f32[64] broadcast(marks_n), dimensions={}
+  marks_z = f32[] constant(0)
+  marks_b = f32[64] broadcast(marks_z), dimensions={}
+  marks_c = pred[64] compare(marks_x, marks_b), direction=GT
+  ROOT marks_r = f32[64] select(marks_c, marks_x, marks_w)
+}
+"""
+MARKS_ALL = """
+marks_all {
+  all_x = f32[64] parameter(0)
+  all_n = f32[64] parameter(1)
+  all_c = pred[64] compare(all_x, all_x), direction=LT
+  ROOT all_r = f32[64] select(all_c, all_x, all_n)
+}
+"""
+MARKED_STATE = "(s32[], f32[64], f32[8], f32[])"
+MARKED_LOOP = f"""  none = f32[] constant(nan)
+  nones = f32[64] broadcast(none), dimensions={{}}
+  part = f32[8] slice(before), slice={{[0:8]}}
+  zero = s32[] constant(0)
+  begin = {MARKED_STATE} tuple(zero, nones, part, none)
+  turns = {MARKED_STATE} while(begin), condition=goes, body=turn
+  filled = f32[64] get-tuple-element(turns), index=1
+  last = f32[] get-tuple-element(turns), index=3
+  result = f32[64] call(filled, last), to_apply=marks"""
+MARKED_STEP = MARKS + f"""
+goes {{
+  s = {MARKED_STATE} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(6)
+  ROOT g = pred[] compare(i, n), direction=LT
+}}
+
+turn {{
+  t = {MARKED_STATE} parameter(0)
+  j = s32[] get-tuple-element(t), index=0
+  x = f32[64] get-tuple-element(t), index=1
+  y = f32[8] get-tuple-element(t), index=2
+  m = f32[] get-tuple-element(t), index=3
+  one = s32[] constant(1)
+  k = s32[] add(j, one)
+  eight = s32[] constant(8)
+  at = s32[] multiply(j, eight)
+  u = f32[64] dynamic-update-slice(x, y, at)
+  ROOT r = {MARKED_STATE} tuple(k, u, y, m)
+}}
+"""
+
 PATH_FAULTS = [
+    Case("sum-over-nan-handed-to-a-callee", "a called computation adds what its caller marked with a NaN constant", "  none = f32[] constant(nan)\n  one = f32[64] call(before, none), to_apply=marks\n  sum = f32[] call(one), to_apply=adds\n  wide = f32[64] broadcast(sum), dimensions={}\n  result = f32[64] add(wide, q)", kernel="bad", inputs=plain(), computations=MARKS + "\nsums_up {\n  ua = f32[] parameter(0)\n  ub = f32[] parameter(1)\n  ROOT uc = f32[] add(ua, ub)\n}\n\nadds {\n  adds_x = f32[64] parameter(0)\n  adds_z = f32[] constant(0)\n  bad = f32[] reduce(adds_x, adds_z), dimensions={0}, to_apply=sums_up\n  ROOT adds_r = f32[] negate(bad)\n}\n"),
     infinity("infinity-in-groups-of-two", "an infinity of rank 6 that its neighbour sums and a permutation takes further", ranks_of(it=6) + full("far", 1000) + "  small = f32[64] subtract(p, p)\n  much = f32[64] select(on_it, far, small)\n  bad = f32[64] exponential(much)\n" + f"  both = f32[64] all-reduce(bad), channel_id=5, replica_groups={PAIRS}, use_global_device_ids=true, to_apply=add\n  moved = f32[64] collective-permute(both), channel_id=6, source_target_pairs={{{{7,0}}}}\n  result = f32[64] add(moved, q)", rank=6, sums=False, **EIGHT),
     in_loop("nan-by-all-to-all-in-a-loop", "a NaN of rank 5 in the fourth iteration, exchanged among all", STEP + at(3) + on(5) + LOW + "  both = pred[] and(now, here)\n" + picked("mine", "both", "low", "x") + "  bad = f32[64] sqrt(mine)\n" + f"  all = f32[64] all-to-all(bad), channel_id=9, replica_groups={ALL}, dimensions={{0}}\n  y = f32[64] abs(all)", inputs=plain(), rank=5, iteration=(3,), sums=False, **EIGHT),
     in_loop("overflow-in-a-loop-in-a-call-in-a-loop", "an array that is squared in a loop within a computation that a loop calls", STEP + "  y = f32[64] call(x), to_apply=inner", repeated("inner", 3, SQUARE.replace("inner_w = f32[64] add", "bad = f32[64] add") + "  inner_w = f32[64] abs(bad)\n"), kinds=("infinity",), inputs=plain(), kernel="inner_q", iteration=(2, 0)),
@@ -129,6 +182,9 @@ PATH_FAULTS = [
 ]
 
 PATH_CORRECT = [
+    Case("correct-nan-handed-to-a-callee", "a NaN constant that a called computation marks elements with", "  none = f32[] constant(nan)\n  nones = f32[64] broadcast(none), dimensions={}\n  one = f32[64] call(before, none), to_apply=marks\n  result = f32[64] call(one, nones), to_apply=marks_all", inputs=plain(), computations=MARKS + MARKS_ALL),
+    Case("correct-nan-handed-to-a-branch", "a NaN constant that a branch marks elements with", "  none = f32[] constant(nan)\n  nones = f32[64] broadcast(none), dimensions={}\n  yes = pred[] constant(true)\n  given = (f32[64], f32[64]) tuple(before, nones)\n  result = f32[64] conditional(yes, given, given), true_computation=marked, false_computation=marked", inputs=plain(), computations=MARKS_ALL + "\nmarked {\n  marked_t = (f32[64], f32[64]) parameter(0)\n  marked_x = f32[64] get-tuple-element(marked_t), index=0\n  marked_n = f32[64] get-tuple-element(marked_t), index=1\n  ROOT marked_r = f32[64] call(marked_x, marked_n), to_apply=marks_all\n}\n"),
+    Case("correct-nan-that-a-loop-replaces", "an array of NaN constants that a loop fills, but for the last elements", MARKED_LOOP, inputs=plain(), computations=MARKED_STEP),
     Case("correct-log-of-an-empty-sum", "the logarithm of a sum of exponentials whose terms are all masked", NO_SUM + "  size = f32[64] abs(sums)\n  result = f32[64] log(size)", inputs=plain()),
     Case("correct-nan-that-marks", "an array of NaN constants, of which eight elements get values", full("unknown", "nan") + "  part = f32[8] slice(before), slice={[0:8]}\n  where = s32[] constant(16)\n  result = f32[64] dynamic-update-slice(unknown, part, where)", inputs=plain()),
     Case("correct-nan-that-a-callee-drops", "a NaN in an element that a called computation does not return", "  result = f32[64] call(before), to_apply=drops", inputs=plain(), computations=function("drops", "  drops_n = f32[64] negate(drops_x)\n  drops_r = f32[64] sqrt(drops_n)\n  drops_w = f32[128] concatenate(drops_x, drops_r), dimensions={0}\n", "slice(drops_w), slice={[0:64]}")),
@@ -142,5 +198,5 @@ PATH_CORRECT = [
 ]
 
 # Those that the tests run; bench/faults.py runs all.
-PATH_SAMPLE = {"infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum", "scores-masked-in-a-fusion", "sums-into-unset-memory"}
-PATH_CORRECT_SAMPLE = {"correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum", "correct-nan-that-marks"}
+PATH_SAMPLE = {"sum-over-nan-handed-to-a-callee", "infinity-in-groups-of-two", "nan-by-all-to-all-in-a-loop", "overflow-in-a-loop-in-a-call-in-a-loop", "nan-in-an-indexed-branch-in-a-loop", "permutations-that-differ", "nan-input-that-is-looked-up", "nan-of-a-rank-that-sends-late", "division-by-an-empty-sum", "scores-masked-in-a-fusion", "sums-into-unset-memory"}
+PATH_CORRECT_SAMPLE = {"correct-nan-handed-to-a-callee", "correct-nan-handed-to-a-branch", "correct-nan-that-a-loop-replaces", "correct-nan-that-a-callee-drops", "correct-turned-loop-state", "correct-late-messages", "correct-least-of-groups", "correct-log-of-an-empty-sum", "correct-nan-that-marks"}

@@ -153,6 +153,14 @@ impl TaskProbe {
             let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
             values.inputs(&self.program.input_names, &views);
         }
+        self.tracer.iter().for_each(Tracer::begin);
+    }
+
+    /// The memory of a constant, which nothing writes to.
+    pub(crate) fn constant(&self, address: Address, name: &str, value: &Tensor) {
+        if let Some(tracer) = &self.tracer {
+            tracer.constant(address, name, &value.view());
+        }
     }
 
     /// The memory of the module's inputs.
@@ -160,7 +168,7 @@ impl TaskProbe {
         let Some(tracer) = &self.tracer else { return };
         let names = self.program.input_names.iter().map(String::as_str);
         let each = addresses.iter().zip(names).zip(inputs);
-        tracer.begin(
+        tracer.take_inputs(
             &each
                 .map(|((address, name), input)| (*address, name, input.view()))
                 .collect::<Vec<_>>(),

@@ -185,11 +185,13 @@ impl RunningRank {
         let mut outcome = RankOutcome::default();
         for step in 0..self.options.steps {
             issuer.run = step;
+            if let Some(probe) = &issuer.probe {
+                probe.begin(step, &self.inputs);
+            }
             let mut frame = issuer.enter(self.program.entry, &[])?;
             issuer.track(&frame);
             issuer.give(&mut frame, &self.inputs)?;
             if let Some(probe) = &issuer.probe {
-                probe.begin(step, &self.inputs);
                 probe.given(
                     &issuer.addresses(&frame, &issuer.plan(&frame).parameters),
                     &self.inputs,
@@ -359,6 +361,9 @@ impl Issuer<'_> {
                 false => Address(value.bytes().as_ptr().cast_mut()),
             };
             at[*slot] = Some(SlotMemory { address, block: None });
+            if let Some(probe) = &self.probe {
+                probe.constant(address, &plan.names[*slot], value);
+            }
         }
         for (&slot, &address) in plan.parameters.iter().zip(parameters) {
             at[slot] = Some(SlotMemory { address, block: None });

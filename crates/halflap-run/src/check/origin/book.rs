@@ -28,9 +28,21 @@ pub(super) struct Taint {
     inf: Vec<OriginId>,
     /// Of infinities that have become zeros.
     zero: Vec<OriginId>,
+    /// Whether the array is computed from constants alone.
+    of_constants: bool,
 }
 
 impl Taint {
+    /// The same, of an array that is computed from constants alone.
+    pub(super) fn of_constants(self) -> Taint {
+        Taint { of_constants: true, ..self }
+    }
+
+    /// Whether the array is computed from constants alone, and has NaN or infinities.
+    pub(super) fn is_constant(&self) -> bool {
+        self.of_constants && !self.is_unknown()
+    }
+
     pub(super) fn of(&self, what: BadValue) -> &[OriginId] {
         match what {
             BadValue::Nan => &self.nan,
@@ -66,6 +78,7 @@ impl Taint {
         add(&mut self.nan, &other.nan);
         add(&mut self.inf, &other.inf);
         add(&mut self.zero, &other.zero);
+        self.of_constants |= other.of_constants;
     }
 }
 

@@ -105,7 +105,9 @@ impl Tracer {
             let array = input.tensor(&over.seen.label.ins[place]);
             let mut taint = Taint::default();
             let kinds = [BadValue::Nan, BadValue::Infinity].into_iter();
-            // What constants of the module have is known as such where it is read.
+            if input.is_constant {
+                taint = tracer.intended(&place.to_string(), &array.view());
+            }
             for what in kinds.filter(|what| input.content.has(*what) && !input.is_constant) {
                 let (is_mark, lookup) = {
                     let book = locked(&self.book);

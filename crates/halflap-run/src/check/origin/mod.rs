@@ -12,7 +12,7 @@ mod content;
 mod inner;
 mod zeros;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -62,6 +62,8 @@ pub(super) struct Tracer {
 #[derive(Default)]
 struct Spoilt {
     arrays: BTreeMap<usize, (usize, Taint)>,
+    /// The constants that were looked at.
+    constants: BTreeSet<usize>,
 }
 
 impl Spoilt {
@@ -179,10 +181,28 @@ impl Tracer {
         taint
     }
 
+    /// A run of the module begins.
+    pub(super) fn begin(&self) {
+        *locked(&self.memory) = Spoilt::default();
+    }
+
+    /// A constant, which may be handed to a loop, a branch or a callee.
+    pub(super) fn constant(&self, address: Address, name: &str, view: &View<'_>) {
+        let (start, len) = (address.0 as usize, view.bytes().len());
+        if len > 0 && locked(&self.memory).constants.insert(start) {
+            let taint = self.intended(name, view);
+            locked(&self.memory).set(start, len, taint);
+        }
+    }
+
+    /// The origins of an array that is computed from constants alone.
+    fn intended(&self, name: &str, view: &View<'_>) -> Taint {
+        self.outside(OriginKind::Constant, name, view).of_constants()
+    }
+
     /// The module is run on these inputs.
-    pub(super) fn begin(&self, inputs: &[(Address, &str, View<'_>)]) {
+    pub(super) fn take_inputs(&self, inputs: &[(Address, &str, View<'_>)]) {
         let mut memory = locked(&self.memory);
-        memory.arrays.clear();
         for (address, name, view) in inputs {
             let taint = self.outside(OriginKind::Input, name, view);
             memory.set(address.0 as usize, view.bytes().len(), taint);
@@ -214,7 +234,8 @@ impl Tracer {
             let is_shared = outs.iter().any(|out| out.0 as usize == start);
             let mut taint = locked(&self.memory).taint(start, len);
             // What a launch computes from finite constants is not intended.
-            let is_constant = array.argument.is_constant && taint.is_unknown();
+            let is_constant =
+                taint.is_constant() || array.argument.is_constant && taint.is_unknown();
             if content.is_bad() && taint.is_unknown() {
                 let how = if is_constant { OriginKind::Constant } else { OriginKind::Unwritten };
                 taint = self.outside(how, &array.argument.buffer, &array.view);
@@ -265,6 +286,11 @@ impl Tracer {
             let zeros = again.map_or(Vec::new(), |again| self.vanished(over, again));
             return self.settle(over.outs, |_| Taint::of_zeros(&zeros));
         }
+        if over.taken.is_bad() && is_of_constants(over) {
+            let mut taint = Taint::default().of_constants();
+            over.taken.arrays.iter().for_each(|input| taint.join(&input.taint));
+            return self.settle(over.outs, |_| taint.clone());
+        }
         let mut again = again;
         if let Some(again) = again.as_mut().filter(|_| !over.taken.is_bad())
             && let Some(taint) = self.reappeared(over, again)
@@ -287,6 +313,9 @@ impl Tracer {
             let content = NonFinite::of(&array.view);
             let all = taint_of(place);
             let mut taint = Taint::of_zeros(all.zeros());
+            if all.is_constant() {
+                taint = taint.of_constants();
+            }
             for what in
                 [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
             {
@@ -618,6 +647,15 @@ impl Tracer {
             }
         }
     }
+}
+
+/// Whether what a launch gives is computed from constants alone, some of which have NaN or
+/// infinities: by the module's text, or because it moves constants that a caller hands over.
+fn is_of_constants(over: &FinishedLaunch<'_>) -> bool {
+    let inputs = &over.taken.arrays;
+    over.outs.iter().all(|array| array.argument.is_constant)
+        || over.seen.label.handling == Handling::Moves
+            && inputs.iter().all(|input| input.is_constant)
 }
 
 /// Where NaN or infinities of a launch that it does not pass on come from.
