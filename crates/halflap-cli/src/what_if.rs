@@ -34,9 +34,11 @@ struct SweepPoint {
     bandwidth: f64,
     limit: Bytes,
     bound: Nanos,
-    /// What was found, or the smallest peak that was reached, if that is known.
-    found: Result<Optimum, Option<Bytes>>,
+    found: Reached,
 }
+
+/// What was found, or the smallest peak that was reached, if that is known.
+type Reached = Result<Optimum, Option<Bytes>>;
 
 #[derive(Clone, Copy)]
 struct Optimum {
@@ -346,7 +348,7 @@ fn curve(points: &[SweepPoint]) -> page::Curve {
 }
 
 /// Optimizes one point; returns the order, too, if there is one.
-fn point(task: &Task<'_>) -> Result<(Result<Optimum, Option<Bytes>>, Option<Order>), Failed> {
+fn point(task: &Task<'_>) -> Result<(Reached, Option<Order>), Failed> {
     match optimize(task) {
         Ok(found) => {
             let exposed = simulate(task.graph, found.order.as_slice(), task.machine).exposed();

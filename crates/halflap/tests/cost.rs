@@ -80,7 +80,8 @@ fn a_graph_may_have_no_times() {
     let a = graph.find("a").unwrap();
     assert_eq!((graph.runtime(a), graph.has_runtime(a)), (Nanos::ZERO, false));
     assert_eq!((graph.flops(a), graph.bytes(a)), (Some(Flops(989e9)), Some(Bytes(335_000_000))));
-    let costs = Costs { device: h100(), link: None, profile: profile(r#"{ "b": 1, "s": 2 }"#) };
+    let profile = profile(r#"{ "b": 1, "s": 2 }"#);
+    let costs = Costs { device: h100(), profile, ..Costs::default() };
     assert_eq!(times(&costs, &graph), [1_002_500.0, 1.0, 2_610_840.0, 2.0, 0.0]);
 }
 

@@ -104,7 +104,7 @@ impl Inside {
         scratch: &mut Scratch,
         mut look: impl FnMut(&Label, &Bounds, &View<'_>),
     ) {
-        self.look(Looked::Indices, inputs, scratch, |line, known| {
+        self.walk(Looked::Indices).run(inputs, scratch, |line, known| {
             for bounds in &line.label.bounds {
                 known(line.ins[bounds.input], &mut |array| look(&line.label, bounds, array));
             }
@@ -114,7 +114,7 @@ impl Inside {
     /// Whether a line compares NaN.
     pub(crate) fn compares_nan(&self, inputs: &[View<'_>], scratch: &mut Scratch) -> bool {
         let mut has_nan = false;
-        self.look(Looked::Comparisons, inputs, scratch, |line, known| {
+        self.walk(Looked::Comparisons).run(inputs, scratch, |line, known| {
             for value in line.looked_at(Looked::Comparisons) {
                 known(value, &mut |array| has_nan |= worst_of(array) == Worst::Nan);
             }
@@ -122,24 +122,35 @@ impl Inside {
         has_nan
     }
 
-    /// Runs the lines that something depends on, and shows each line and the arrays that it takes.
-    fn look(
+    fn walk(&self, what: Looked) -> InnerWalk<'_> {
+        InnerWalk { lines: &self.lines, what }
+    }
+}
+
+/// Runs the lines that what is looked at depends on.
+struct InnerWalk<'a> {
+    lines: &'a [InnerLine],
+    what: Looked,
+}
+
+impl InnerWalk<'_> {
+    /// Shows each line and the arrays that it takes.
+    fn run(
         &self,
-        what: Looked,
         inputs: &[View<'_>],
         scratch: &mut Scratch,
         mut show: impl FnMut(&InnerLine, KnownArrays<'_>),
     ) {
         let mut made: Vec<Option<Tensor>> = Vec::new();
         made.resize_with(self.count(inputs.len()), || None);
-        for line in &self.lines {
+        for line in self.lines {
             let known = |value: InnerValue| match value < inputs.len() {
                 true => Some(inputs[value]),
                 false => made[value - inputs.len()].as_ref().map(Tensor::view),
             };
-            show(line, &|value, with| known(value).iter().for_each(|array| with(array)));
+            show(line, &|value, with| known(value).iter().for_each(with));
             let given: Option<Vec<View<'_>>> = line.ins.iter().map(|&value| known(value)).collect();
-            if let Some(given) = given.filter(|_| line.is_needed(what)) {
+            if let Some(given) = given.filter(|_| line.is_needed(self.what)) {
                 let outs = line.run(&given, scratch);
                 for (value, array) in line.outs.clone().zip(outs) {
                     made[value - inputs.len()] = Some(array);
