@@ -1,5 +1,5 @@
-//! `halflap explain`: an order of a program, or, with `--rewrite`, the program as `schedule` changes
-//! it, in the order found for it.
+//! `halflap explain`: an order of a program, or, with `--rewrite`, the program as `schedule`
+//! changes it, in the order found for it.
 
 use std::sync::Arc;
 

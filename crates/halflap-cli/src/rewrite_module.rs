@@ -158,6 +158,8 @@ struct Chosen<T> {
     sameness: Sameness,
     /// Whether anything was tried.
     is_tried: bool,
+    /// Whether rewrites apply that also save compute, so that they help where nothing is exposed.
+    saves_compute: bool,
 }
 
 impl<T> Chosen<T> {
@@ -172,8 +174,9 @@ impl<T> ChosenProgram for Chosen<T> {
         self.entry().map_or(Nanos::ZERO, |entry| entry.result.step_time())
     }
 
-    fn exposed(&self) -> Nanos {
-        self.entry().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after)
+    fn is_shortest(&self) -> bool {
+        let exposed = self.entry().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after);
+        exposed == Nanos::ZERO && !self.saves_compute
     }
 
     fn order_alone(&mut self) -> Option<&mut Nanos> {
@@ -229,10 +232,16 @@ impl<T> Maker<'_, T> {
         let recipes = recipes.into_iter().zip(into).collect();
         let module = module_of(&subject, self.hlo);
         let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
-        let changed = Some((subject, all));
-        let order_alone = OrderAlone::NotSought;
-        let (alone, kept_because, is_tried) = (None, "", false);
-        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
+        Ok(Chosen {
+            recipes,
+            changed: Some((subject, all)),
+            order_alone: OrderAlone::NotSought,
+            alone: None,
+            kept_because: "",
+            sameness,
+            is_tried: false,
+            saves_compute: false,
+        })
     }
 
     /// The recipes that make the step shorter, but for those that are left out.
@@ -246,6 +255,7 @@ impl<T> Maker<'_, T> {
         };
         let exposed = alone.last().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after);
         let order_alone = OrderAlone::Takes(step(&alone));
+        let saves_compute = self.can_save_compute(allowed);
         let kept = |because, alone| Chosen {
             recipes: Vec::new(),
             changed: None,
@@ -254,8 +264,9 @@ impl<T> Maker<'_, T> {
             kept_because: because,
             sameness: Sameness::Exact,
             is_tried: true,
+            saves_compute,
         };
-        if exposed < step(&alone) * LEAST {
+        if exposed < step(&alone) * LEAST && !saves_compute {
             let kept = kept("communication is hidden by the order alone", alone);
             return Ok(Chosen { is_tried: false, ..kept });
         }
@@ -280,9 +291,24 @@ impl<T> Maker<'_, T> {
         if self.is_lost(&before, &InOrder { subject: &subject, all: &all })? {
             return Ok(kept("with other run times the step is longer in most cases", alone));
         }
-        let changed = Some((subject, all));
-        let (alone, kept_because, is_tried) = (None, "", true);
-        Ok(Chosen { recipes, changed, order_alone, alone, kept_because, sameness, is_tried })
+        Ok(Chosen {
+            recipes,
+            changed: Some((subject, all)),
+            order_alone,
+            alone: None,
+            kept_because: "",
+            sameness,
+            is_tried: true,
+            saves_compute,
+        })
+    }
+
+    /// Whether rewrites apply that also save compute: elementwise operations then run on slices, or
+    /// on what is narrower.
+    fn can_save_compute(&self, allowed: &AllowedRecipes) -> bool {
+        let module = &self.hlo.module;
+        let mut found = change::find(module).into_iter().chain(change::find_shards(module));
+        found.any(|found| allowed.has(&found))
     }
 
     /// Whether a quick search finds an order at least as short as that for the module as it is: if
@@ -321,6 +347,7 @@ impl<T> Maker<'_, T> {
             kept_because: "",
             sameness,
             is_tried: true,
+            saves_compute: self.can_save_compute(allowed),
         }))
     }
 
@@ -374,14 +401,9 @@ impl<T> Maker<'_, T> {
         in_order: Option<&[Decided<T>]>,
     ) -> Result<BestSets<T>, Failed> {
         let alone = in_order.map_or(Nanos(f64::INFINITY), step);
-        let is_allowed = |found: &Found| {
-            allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
-        };
-        let found: Vec<Recipe> = change::find(&self.hlo.module)
-            .into_iter()
-            .filter(is_allowed)
-            .map(|found| found.recipe)
-            .collect();
+        let found = change::find(&self.hlo.module).into_iter();
+        let found: Vec<Recipe> =
+            found.filter(|found| allowed.has(found)).map(|found| found.recipe).collect();
         let of = |kind: RecipeKind| -> Vec<Recipe> {
             found.iter().filter(|recipe| recipe.kind() == kind).cloned().collect()
         };
@@ -482,9 +504,7 @@ impl<T> Maker<'_, T> {
         let module = &self.hlo.module;
         let is_allowed = |kind: RecipeKind| allowed.kinds.contains(&kind);
         let is_fit = |is_exact: bool| is_exact || !allowed.exact_only;
-        let is_found = |found: &Found| is_allowed(found.recipe.kind()) && is_fit(found.is_exact);
-        change::find(module).iter().any(is_found)
-            || change::find_shards(module).iter().any(is_found)
+        self.can_save_compute(allowed)
             || is_allowed(RecipeKind::Keep) && !change::find_keeps(module).is_empty()
             || is_allowed(RecipeKind::Again) && !change::find_agains(module).is_empty()
             || is_allowed(RecipeKind::Pipeline)

@@ -143,8 +143,9 @@ fn shorter<T>(
 /// A program with its order that a search chose.
 pub trait ChosenProgram {
     fn step_time(&self) -> Nanos;
-    /// The communication that is still exposed.
-    fn exposed(&self) -> Nanos;
+    /// Whether nothing that could be chosen makes it shorter: all communication is hidden, and no
+    /// rewrite saves compute.
+    fn is_shortest(&self) -> bool;
     /// The step of the best order of the program as it was.
     fn order_alone(&mut self) -> Option<&mut Nanos>;
 }
@@ -158,7 +159,7 @@ pub fn best_choice<C: ChosenProgram>(
     let asked = Rung::asked(args);
     let mut best = (asked, choose(asked)?);
     for rung in asked.lesser(args, false) {
-        if best.1.exposed() == Nanos::ZERO {
+        if best.1.is_shortest() {
             break;
         }
         let mut other = match choose(rung) {

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::answer::Answer;
 use crate::args::{self, EffortArg, PictureArgs, Rewrites};
 use crate::exit::Failed;
+use crate::explain::refuse_order;
 use crate::machine;
 use crate::pictures;
 use crate::place::{Output, refuse_both_stdin};
@@ -88,18 +89,21 @@ pub struct Swept {
 /// Sweeps over the unit that is requested, or the most exposed one.
 pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     refuse_both_stdin(&args.graph, args.schedule.as_ref(), "program and schedule")?;
+    let rewrites = args.rewrite.as_ref().filter(|rewrites| rewrites.any());
+    if rewrites.is_some() {
+        refuse_order(args.schedule.as_ref())?;
+        refuse_computation(args.which.computation.as_deref())?;
+    }
     let recorded = Recorded::read(args.schedule.as_ref())?;
     let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
     let subject = Subject::read(&args.graph, &args.machine, chain)?;
     subject.check(&args.which)?;
     let source = &subject.source;
     let all = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let rewrites = args.rewrite.as_ref().filter(|rewrites| rewrites.any());
-    let unit = match (rewrites, all.last()) {
+    let unit = match rewrites.and(all.last()) {
         // Rewrites are chosen for the whole program.
-        (Some(_), Some(entry)) if args.which.computation.is_none() => entry.clone(),
-        (Some(_), _) => return Err(one_computation()),
-        (None, _) => source.chosen(&all, args.which.computation.as_deref())?.clone(),
+        Some(entry) => entry.clone(),
+        None => source.chosen(&all, args.which.computation.as_deref())?.clone(),
     };
     let orders = args.schedule.as_ref().map(|input| Orders::read(input, &subject)).transpose()?;
     let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
@@ -121,9 +125,10 @@ pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     Ok(Swept { args: args.clone(), subject, unit, rules, points })
 }
 
-fn one_computation() -> Failed {
+/// Rejects a single computation of a program that is to be changed.
+fn refuse_computation(name: Option<&str>) -> Result<(), Failed> {
     let problem = "--rewrite changes a module as a whole: leave out --computation";
-    Failed::BadInput(problem.to_owned())
+    name.map_or(Ok(()), |_| Err(Failed::BadInput(problem.to_owned())))
 }
 
 impl Answer for Swept {

@@ -48,7 +48,8 @@ pub struct Simulate {
 pub struct Explain {
     #[command(flatten)]
     pub of: Ordered,
-    /// Explain the program as schedule --rewrite changes it (docs/rewrite.md): with rewrites that keep every bit, all, none, or those in a list
+    /// Explain the program as schedule --rewrite changes it (docs/rewrite.md): with rewrites that
+    /// keep every bit, all, none, or those in a list
     /// [default: none; without a value: exact].
     #[arg(long, value_name = "exact|all|none|LIST", help_heading = ORDERS)]
     #[arg(num_args = 0..=1, default_missing_value = "exact")]
@@ -83,7 +84,8 @@ pub struct WhatIf {
     pub bandwidth: Vec<f64>,
     #[command(flatten)]
     pub collectives: CollectiveArgs,
-    /// At each point, also rewrite the program where that shortens its step (docs/rewrite.md): with rewrites that keep every bit, all, none, or those in a list
+    /// At each point, also rewrite the program where that shortens its step (docs/rewrite.md): with
+    /// rewrites that keep every bit, all, none, or those in a list
     /// [default: none; without a value: exact].
     #[arg(long, value_name = "exact|all|none|LIST", help_heading = SEARCH)]
     #[arg(num_args = 0..=1, default_missing_value = "exact")]

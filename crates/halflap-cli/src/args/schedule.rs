@@ -8,7 +8,7 @@ use halflap::improve::Allowed;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
 use halflap::rewrite::RewriteKind;
-use halflap_hlo::change::RecipeKind;
+use halflap_hlo::change::{Found, RecipeKind};
 
 use super::shared::{
     ArtifactArgs, ChainWhich, MachineArgs, OUTPUT, PictureArgs, SEARCH, SearchArgs, WhichArgs,
@@ -125,6 +125,12 @@ pub struct AllowedRecipes {
     pub kinds: Vec<RecipeKind>,
     /// Whether only those that keep every bit.
     pub exact_only: bool,
+}
+
+impl AllowedRecipes {
+    pub fn has(&self, found: &Found) -> bool {
+        self.kinds.contains(&found.recipe.kind()) && (found.is_exact || !self.exact_only)
+    }
 }
 
 impl Rewrites {

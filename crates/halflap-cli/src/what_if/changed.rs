@@ -6,7 +6,6 @@ use halflap::units::{Bytes, Nanos};
 use super::{Optimum, SweepPoint, SweepRules};
 use crate::args::{self, Rewrites, SearchArgs};
 use crate::exit::Failed;
-use crate::explain::refuse_order;
 use crate::progress::Bar;
 use crate::schedule;
 use crate::source::Subject;
@@ -19,14 +18,12 @@ pub struct ChangedSweep<'a> {
 }
 
 impl<'a> ChangedSweep<'a> {
-    /// Rejects what is not for this kind of program.
     pub fn new(
         args: &'a args::WhatIf,
         rewrites: &Rewrites,
         subject: &'a Subject,
         rules: &SweepRules,
     ) -> Result<ChangedSweep<'a>, Failed> {
-        refuse_order(args.schedule.as_ref())?;
         let search = SearchArgs {
             effort: Some(rules.effort),
             threads: args.threads,

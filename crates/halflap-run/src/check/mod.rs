@@ -42,7 +42,6 @@ mod values;
 pub use departure::{Departure, EndRecorder, Split, split};
 pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
-pub(crate) use finite::{Worst, worst_of};
 pub(crate) use guard::{GuardedMemory, Opened, Owner, Resting, broken, mark, seal};
 pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Checks;
-use super::finite::{Finite, Worst};
+use super::finite::Finite;
 use super::heap::HeapWatch;
 use super::index::Entry;
 use super::origin::{Again, Arrival, FinishedLaunch, Taken, Tracer, out_of_range_in};
@@ -15,7 +15,7 @@ use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::comm::MessageEnd;
 use crate::failure::{Failure, Fate, Finding};
 use crate::prepare::{Argument, IssuedTask, Label, Prepared};
-use crate::tensor::{Tensor, View};
+use crate::tensor::{Tensor, View, Worst};
 
 /// The outputs of a launch, and the content of its inputs.
 pub(crate) struct LaunchOutcome<'a> {

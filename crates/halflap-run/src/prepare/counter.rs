@@ -16,7 +16,7 @@ pub(crate) struct LoopCounter {
     element: usize,
     step: i128,
     goes_on: GoesOn,
-    limit: Limit,
+    limit: CounterLimit,
     bits: u32,
     is_signed: bool,
 }
@@ -32,7 +32,7 @@ enum GoesOn {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+enum CounterLimit {
     Constant(i128),
     /// An element of the state that no iteration changes.
     Element(usize),
@@ -112,11 +112,11 @@ impl LoopCounter {
         let is_compare = flat.opcode(compare) == Opcode::Compare;
         let goes_on = GoesOn::read(module.attribute(compare, "direction").filter(|_| is_compare)?)?;
         let limit = |instr: InstrId| match flat.whole(instr) {
-            Some(number) => Some(Limit::Constant(number)),
+            Some(number) => Some(CounterLimit::Constant(number)),
             None => {
                 let element = condition.element(instr)?;
                 (body.element(body.left(element)?) == Some(element))
-                    .then_some(Limit::Element(element))
+                    .then_some(CounterLimit::Element(element))
             }
         };
         let counted = |counter: InstrId, other: InstrId, goes_on: GoesOn| {
@@ -132,8 +132,8 @@ impl LoopCounter {
     /// The elements of the state that [`LoopCounter::judge`] reads.
     pub(crate) fn elements(&self) -> Vec<usize> {
         let limit = match self.limit {
-            Limit::Constant(_) => None,
-            Limit::Element(element) => Some(element),
+            CounterLimit::Constant(_) => None,
+            CounterLimit::Element(element) => Some(element),
         };
         [self.element].into_iter().chain(limit).collect()
     }
@@ -143,8 +143,8 @@ impl LoopCounter {
     pub(crate) fn judge(&self, values: &[Vec<u8>]) -> Option<WrongWay> {
         let start = self.number(values.first()?)?;
         let limit = match self.limit {
-            Limit::Constant(limit) => limit,
-            Limit::Element(_) => self.number(values.get(1)?)?,
+            CounterLimit::Constant(limit) => limit,
+            CounterLimit::Element(_) => self.number(values.get(1)?)?,
         };
         let ends_after = self.end(start, limit)?;
         Some(WrongWay {

@@ -9,7 +9,7 @@ use super::bounds::{index_operands, rearranged, shifted};
 use super::flat::Flat;
 
 /// A lookup whose rows were filled: the rank, and its name in the module.
-pub(crate) type Filled = (usize, String);
+pub(crate) type FilledLookup = (usize, String);
 
 impl Flat<'_> {
     /// The selects that put NaN in place of what a lookup gives, where a condition on its index

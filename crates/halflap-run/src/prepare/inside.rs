@@ -15,9 +15,8 @@ use super::compares::compares;
 use super::constants::{Handling, depends_on_operands_alone, has_marks};
 use super::flat::Flat;
 use super::label::{Argument, Label};
-use crate::check::{Worst, worst_of};
 use crate::kernel::{ArrayType, Kernel, Libraries, ResultLeaf, Scratch, operand_leaves};
-use crate::tensor::{Tensor, View};
+use crate::tensor::{Tensor, View, Worst, worst_of};
 
 /// An array between the lines, counted from the launch's inputs on.
 type InnerValue = usize;
@@ -54,27 +53,27 @@ pub(crate) struct InnerLine {
 
 /// Which lines are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Looked {
+enum InnerLook {
     Indices,
     Comparisons,
 }
 
 impl InnerLine {
     /// What is looked at of what it takes.
-    fn looked_at(&self, what: Looked) -> Vec<InnerValue> {
+    fn looked_at(&self, what: InnerLook) -> Vec<InnerValue> {
         match what {
-            Looked::Indices => {
+            InnerLook::Indices => {
                 self.label.bounds.iter().map(|bounds| self.ins[bounds.input]).collect()
             }
-            Looked::Comparisons if self.label.compares => self.ins.clone(),
-            Looked::Comparisons => Vec::new(),
+            InnerLook::Comparisons if self.label.compares => self.ins.clone(),
+            InnerLook::Comparisons => Vec::new(),
         }
     }
 
-    fn is_needed(&self, what: Looked) -> bool {
+    fn is_needed(&self, what: InnerLook) -> bool {
         match what {
-            Looked::Indices => self.for_indices,
-            Looked::Comparisons => self.for_comparisons,
+            InnerLook::Indices => self.for_indices,
+            InnerLook::Comparisons => self.for_comparisons,
         }
     }
 }
@@ -104,7 +103,7 @@ impl Inside {
         scratch: &mut Scratch,
         mut look: impl FnMut(&Label, &Bounds, &View<'_>),
     ) {
-        self.walk(Looked::Indices).run(inputs, scratch, |line, known| {
+        self.walk(InnerLook::Indices).run(inputs, scratch, |line, known| {
             for bounds in &line.label.bounds {
                 known(line.ins[bounds.input], &mut |array| look(&line.label, bounds, array));
             }
@@ -114,15 +113,15 @@ impl Inside {
     /// Whether a line compares NaN.
     pub(crate) fn compares_nan(&self, inputs: &[View<'_>], scratch: &mut Scratch) -> bool {
         let mut has_nan = false;
-        self.walk(Looked::Comparisons).run(inputs, scratch, |line, known| {
-            for value in line.looked_at(Looked::Comparisons) {
+        self.walk(InnerLook::Comparisons).run(inputs, scratch, |line, known| {
+            for value in line.looked_at(InnerLook::Comparisons) {
                 known(value, &mut |array| has_nan |= worst_of(array) == Worst::Nan);
             }
         });
         has_nan
     }
 
-    fn walk(&self, what: Looked) -> InnerWalk<'_> {
+    fn walk(&self, what: InnerLook) -> InnerWalk<'_> {
         InnerWalk { lines: &self.lines, what }
     }
 }
@@ -130,7 +129,7 @@ impl Inside {
 /// Runs the lines that what is looked at depends on.
 struct InnerWalk<'a> {
     lines: &'a [InnerLine],
-    what: Looked,
+    what: InnerLook,
 }
 
 impl InnerWalk<'_> {
@@ -228,8 +227,8 @@ impl InsideBuilder<'_> {
             outputs,
         };
         inside.mark_dead();
-        inside.mark_needed(Looked::Indices);
-        inside.mark_needed(Looked::Comparisons);
+        inside.mark_needed(InnerLook::Indices);
+        inside.mark_needed(InnerLook::Comparisons);
         Some(inside)
     }
 
@@ -356,7 +355,7 @@ impl Inside {
         }
     }
 
-    fn mark_needed(&mut self, what: Looked) {
+    fn mark_needed(&mut self, what: InnerLook) {
         let mut needed = BTreeSet::new();
         for line in self.lines.iter_mut().rev() {
             let is_needed = line.outs.clone().any(|value| needed.contains(&value));
@@ -365,8 +364,8 @@ impl Inside {
             }
             needed.extend(line.looked_at(what));
             match what {
-                Looked::Indices => line.for_indices = is_needed,
-                Looked::Comparisons => line.for_comparisons = is_needed,
+                InnerLook::Indices => line.for_indices = is_needed,
+                InnerLook::Comparisons => line.for_comparisons = is_needed,
             }
         }
     }

@@ -16,7 +16,7 @@ pub(crate) enum MaskOrigin {
 
 /// What is known of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Elements {
+enum MaskElements {
     Zeros,
     Ones,
     Mask,
@@ -25,29 +25,29 @@ enum Elements {
     Other,
 }
 
-impl Elements {
+impl MaskElements {
     /// Of arrays whose elements are beside each other, or of one of which the other picks some.
-    fn with(self, other: Elements) -> Elements {
+    fn with(self, other: MaskElements) -> MaskElements {
         match (self, other) {
-            (Elements::Other, _) | (_, Elements::Other) => Elements::Other,
-            (Elements::Input, _) | (_, Elements::Input) => Elements::Input,
+            (MaskElements::Other, _) | (_, MaskElements::Other) => MaskElements::Other,
+            (MaskElements::Input, _) | (_, MaskElements::Input) => MaskElements::Input,
             (own, other) if own == other => own,
-            _ => Elements::Mask,
+            _ => MaskElements::Mask,
         }
     }
 
-    fn of_literal(literal: Literal) -> Elements {
+    fn of_literal(literal: Literal) -> MaskElements {
         let numbers: Vec<f64> = match literal {
             Literal::Whole(numbers) => numbers.into_iter().map(|number| number as f64).collect(),
             Literal::Float(numbers) => numbers,
-            Literal::Complex(_) | Literal::LeftOut => return Elements::Other,
+            Literal::Complex(_) | Literal::LeftOut => return MaskElements::Other,
         };
         let each = numbers.into_iter().map(|number| match number {
-            0.0 => Elements::Zeros,
-            1.0 => Elements::Ones,
-            _ => Elements::Other,
+            0.0 => MaskElements::Zeros,
+            1.0 => MaskElements::Ones,
+            _ => MaskElements::Other,
         });
-        each.reduce(Elements::with).unwrap_or(Elements::Other)
+        each.reduce(MaskElements::with).unwrap_or(MaskElements::Other)
     }
 }
 
@@ -61,46 +61,46 @@ impl Flat<'_> {
             return None;
         }
         match self.elements(self.module.operands(instr).first()?.of, DEEPEST) {
-            Elements::Mask => Some(MaskOrigin::Program),
-            Elements::Input => Some(MaskOrigin::Input),
+            MaskElements::Mask => Some(MaskOrigin::Program),
+            MaskElements::Input => Some(MaskOrigin::Input),
             _ => None,
         }
     }
 
-    fn elements(&self, instr: InstrId, depth: usize) -> Elements {
+    fn elements(&self, instr: InstrId, depth: usize) -> MaskElements {
         use Opcode::*;
         let instr = self.maker(instr);
         if let Some(literal) = self.module.literal(instr) {
-            return Elements::of_literal(literal);
+            return MaskElements::of_literal(literal);
         }
         let is_boolean = |array: &Array| array.element.name() == "pred";
         if self.module.instruction(instr).shape.array().is_some_and(is_boolean) {
-            return Elements::Mask;
+            return MaskElements::Mask;
         }
         let operands = self.module.operands(instr);
-        let Some(deeper) = depth.checked_sub(1) else { return Elements::Other };
+        let Some(deeper) = depth.checked_sub(1) else { return MaskElements::Other };
         let of = |place: usize| {
-            operands.get(place).map_or(Elements::Other, |each| self.elements(each.of, deeper))
+            operands.get(place).map_or(MaskElements::Other, |each| self.elements(each.of, deeper))
         };
         let of_all = || {
             let all = (0..operands.len()).map(of);
-            all.reduce(Elements::with).unwrap_or(Elements::Other)
+            all.reduce(MaskElements::with).unwrap_or(MaskElements::Other)
         };
         match self.opcode(instr) {
             Parameter if self.module.computation_of(instr) == self.module.entry() => {
-                Elements::Input
+                MaskElements::Input
             }
             Bitcast | Broadcast | Convert | DynamicSlice | Gather | Reshape | Reverse | Slice
             | Transpose | AllGather | CollectivePermute => of(0),
             Concatenate | Pad | Multiply | Minimum | Maximum | And | Or => of_all(),
             DynamicUpdateSlice => of(0).with(of(1)),
             Select => of(1).with(of(2)),
-            Subtract if of(0) == Elements::Ones => match of(1) {
-                Elements::Zeros => Elements::Ones,
-                Elements::Ones => Elements::Zeros,
+            Subtract if of(0) == MaskElements::Ones => match of(1) {
+                MaskElements::Zeros => MaskElements::Ones,
+                MaskElements::Ones => MaskElements::Zeros,
                 other => other,
             },
-            _ => Elements::Other,
+            _ => MaskElements::Other,
         }
     }
 }

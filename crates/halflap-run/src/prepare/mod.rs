@@ -33,7 +33,7 @@ pub(crate) use bounds::Bounds;
 pub(crate) use constants::Handling;
 use constants::{of_constants, of_status};
 pub(crate) use counter::LoopCounter;
-pub(crate) use fills::Filled;
+pub(crate) use fills::FilledLookup;
 use flat::Flat;
 pub(crate) use inside::{InnerLine, Inside};
 pub(crate) use label::IssuedTask;

@@ -5,12 +5,14 @@
 //! its dimensions require.
 
 mod dtype;
+mod finite;
 pub(crate) mod mini;
 pub mod npy;
 mod zip;
 
 pub(crate) use dtype::to_f64 as numbers;
 pub use dtype::{Complex, DType, Element};
+pub(crate) use finite::{Worst, worst_of};
 pub use mini::{Mini, Tiny};
 pub use npy::{NpyError, Npz, read_npy, write_npy, write_npz};
 

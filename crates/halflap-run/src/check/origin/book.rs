@@ -8,7 +8,7 @@ use super::content::{BadValue, NonFinite};
 use crate::check::heap::kept;
 use crate::check::probe::Seen;
 use crate::comm::MessageKey;
-use crate::prepare::Filled;
+use crate::prepare::FilledLookup;
 
 /// The format name of the file.
 pub const FORMAT: &str = "halflap.origins/1";
@@ -168,7 +168,7 @@ pub(super) struct SpoilOrigin {
     /// For a NaN that was computed from infinities: their origins.
     pub(super) of: Vec<OriginId>,
     /// For a NaN that a lookup was filled with, or that was computed from such: the lookup.
-    pub(super) lookup: Option<Filled>,
+    pub(super) lookup: Option<FilledLookup>,
 }
 
 impl SpoilOrigin {
@@ -244,7 +244,7 @@ impl Clamped {
 
 /// The first launch that compares a NaN.
 #[derive(Clone, Debug)]
-pub(super) struct Comparison {
+pub(super) struct ComparedAt {
     pub(super) launch: LaunchRecord,
     /// The instruction in it.
     pub(super) by: String,
@@ -269,9 +269,9 @@ pub(super) struct Book {
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
     /// The origins of NaN that are compared with something.
-    pub(super) compared: BTreeMap<OriginId, Comparison>,
+    pub(super) compared: BTreeMap<OriginId, ComparedAt>,
     /// The first index out of range of each lookup.
-    pub(super) looked_up: BTreeMap<Filled, Clamped>,
+    pub(super) looked_up: BTreeMap<FilledLookup, Clamped>,
     /// Custom calls that changed their thread's rounding mode.
     pub(super) modes: BTreeMap<(usize, u32), LaunchRecord>,
     /// The growth of the heap in each call of a custom call.
@@ -326,7 +326,7 @@ impl Book {
     }
 
     /// The first lookup that was filled with these.
-    pub(super) fn lookup(&self, origins: &[OriginId]) -> Option<Filled> {
+    pub(super) fn lookup(&self, origins: &[OriginId]) -> Option<FilledLookup> {
         origins.iter().find_map(|id| self.origins[id.0].lookup.clone())
     }
 
@@ -406,7 +406,7 @@ impl Book {
         });
         let mut json = origin.to_json(id, lookup);
         json["instruction"] = json!(origin.value);
-        if let Some(Comparison { launch, by }) = self.compared.get(&id) {
+        if let Some(ComparedAt { launch, by }) = self.compared.get(&id) {
             json["compared"] = json!({ "instruction": by });
             launch.add_to(&mut json["compared"]);
         }

@@ -1,7 +1,6 @@
 //! The NaN and infinities of single arrays.
 
-use crate::check::finite::{Worst, worst_of};
-use crate::tensor::{DType, Tensor, View, numbers};
+use crate::tensor::{DType, Tensor, View, Worst, numbers, worst_of};
 
 /// Whether an array has NaN or infinities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

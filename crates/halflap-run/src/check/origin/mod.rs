@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub use book::FORMAT;
 use book::{
-    Book, Brought, Clamped, CollectiveKey, Comparison, LaunchRecord, OriginId, OriginKind,
+    Book, Brought, Clamped, CollectiveKey, ComparedAt, LaunchRecord, OriginId, OriginKind,
     SpoilOrigin, Spoiled, Taint,
 };
 use content::{BadValue, NonFinite, cleaned, mask};
@@ -32,7 +32,7 @@ use super::probe::{LaunchArray, Seen};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind, MessageSpec};
 use crate::kernel::ArrayType;
-use crate::prepare::{Argument, Bounds, Filled, Handling, Label, MaskOrigin};
+use crate::prepare::{Argument, Bounds, FilledLookup, Handling, Label, MaskOrigin};
 use crate::sync::locked;
 use crate::tensor::{Tensor, View, numbers};
 
@@ -271,7 +271,7 @@ impl Tracer {
         let launch = LaunchRecord::of(seen);
         let mut book = locked(&self.book);
         for id in ids {
-            let comparison = || Comparison { launch: launch.clone(), by: by.clone() };
+            let comparison = || ComparedAt { launch: launch.clone(), by: by.clone() };
             book.compared.entry(*id).or_insert_with(comparison);
         }
     }
@@ -464,7 +464,7 @@ impl Tracer {
     }
 
     /// The lookup that a launch fills, if it is one that fills.
-    fn fills(&self, over: &FinishedLaunch<'_>) -> Option<Filled> {
+    fn fills(&self, over: &FinishedLaunch<'_>) -> Option<FilledLookup> {
         over.seen.label.fills.as_ref().map(|name| (self.rank, name.clone()))
     }
 
@@ -662,7 +662,7 @@ fn is_of_constants(over: &FinishedLaunch<'_>) -> bool {
 struct OwnOrigin {
     how: OriginKind,
     of: Vec<OriginId>,
-    lookup: Option<Filled>,
+    lookup: Option<FilledLookup>,
 }
 
 /// The instruction that a launch is.
@@ -691,9 +691,9 @@ struct SpoilShare {
     /// Whether it takes the logarithm of a mask inside.
     is_masked: bool,
     /// The lookup that it fills with NaN inside.
-    filled: Option<Filled>,
+    filled: Option<FilledLookup>,
     /// The lookup whose NaN it combines with others inside.
-    lookup: Option<Filled>,
+    lookup: Option<FilledLookup>,
     nan: Vec<usize>,
     inf: Vec<usize>,
 }
