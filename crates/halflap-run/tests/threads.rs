@@ -387,9 +387,9 @@ fn runs_as_evaluated(module: &Module, evaluated: &Module) {
         for (prepared, program) in [plan(module, seed), fused(module, seed)] {
             let inputs = made(&prepared, number);
             let expected = Evaluator::new(evaluated).unwrap().run(&inputs).unwrap();
-            for launch_blocking in [false, true] {
+            for (launch_blocking, recorded_turns) in [(false, 16), (false, 0), (true, 0)] {
                 let checks = Checks { launch_blocking, ..Checks::default() };
-                let options = Options { steps: 3, checks, ..Options::default() };
+                let options = Options { steps: 3, recorded_turns, checks, ..Options::default() };
                 let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
                 assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), module.text());
                 assert!(outcome.ranks[0].peak <= program.peak());
@@ -409,12 +409,13 @@ fn random_loops_keep_their_values_apart() {
             for (prepared, program) in [plan(&module, order), fused(&module, order)] {
                 let inputs = made(&prepared, seed);
                 let expected = evaluator().run(&inputs).unwrap();
-                let outcome =
-                    run_all(&prepared, inputs, &Options { steps: 2, ..Options::default() })
-                        .unwrap();
                 let what = format!("seed {seed}: {source}");
-                assert_close(&outcome.ranks[0].outputs, &expected[0], (1e-6, 1e-6), &what);
-                assert!(outcome.ranks[0].peak <= program.peak(), "{what}");
+                for recorded_turns in [16, 0] {
+                    let options = Options { steps: 2, recorded_turns, ..Options::default() };
+                    let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
+                    assert_close(&outcome.ranks[0].outputs, &expected[0], (1e-6, 1e-6), &what);
+                    assert!(outcome.ranks[0].peak <= program.peak(), "{what}");
+                }
             }
         }
     }
@@ -480,7 +481,54 @@ fn loops_on_one_thread_and_step_by_step() {
                     "the kernels of every iteration are timed"
                 );
             }
+            let options = Options { steps: 2, recorded_turns: 0, ..Options::default() };
+            let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
+            assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), "bound loops");
+            let spans = &outcome.ranks[0].spans[0];
+            assert!(spans.len() < 63, "small kernels are parts of their loop: {}", spans.len());
         }
+    }
+}
+
+/// A kernel of which nothing changes runs once in each run of its loop: in an inner loop, once in
+/// each iteration of the outer one, which changes what it reads.
+#[test]
+fn what_does_not_change_runs_once() {
+    let module = text(
+        "HloModule m
+        add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }
+        before { a = f32[] parameter(0)\n b = f32[] parameter(1)
+          ROOT c = pred[] compare(a, b), direction=LT }
+        less { s = (s32[], f32[64], f32[]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(5)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        inner { s = (s32[], f32[64], f32[]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          x = f32[64] get-tuple-element(s), index=1\n y = f32[] get-tuple-element(s), index=2
+          one = s32[] constant(1)\n j = s32[] add(i, one)\n z = f32[] constant(0)
+          still = f32[64] sort(x), dimensions={0}, to_apply=before
+          sum = f32[] reduce(still, z), dimensions={0}, to_apply=add\n w = f32[] multiply(y, sum)
+          v = f32[] sine(w)\n ROOT t = (s32[], f32[64], f32[]) tuple(j, x, v) }
+        outer { s = (s32[], f32[64], f32[]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          x = f32[64] get-tuple-element(s), index=1\n y = f32[] get-tuple-element(s), index=2
+          one = s32[] constant(1)\n j = s32[] add(i, one)\n z = s32[] constant(0)
+          n = f32[64] negate(x)\n t = (s32[], f32[64], f32[]) tuple(z, n, y)
+          l = (s32[], f32[64], f32[]) while(t), condition=less, body=inner
+          q = f32[64] cosine(n)\n v = f32[] get-tuple-element(l), index=2
+          ROOT u = (s32[], f32[64], f32[]) tuple(j, q, v) }
+        ENTRY e { p = f32[64] parameter(0)\n z = s32[] constant(0)\n y = f32[] constant(0.5)
+          t = (s32[], f32[64], f32[]) tuple(z, p, y)
+          w = (s32[], f32[64], f32[]) while(t), condition=less, body=outer
+          ROOT r = f32[] get-tuple-element(w), index=2 }",
+    );
+    for (prepared, _) in [plan(&module, None), fused(&module, None)] {
+        let inputs = made(&prepared, 5);
+        let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+        let options = Options { recorded_turns: 0, ..Options::default() };
+        let outcome = run_all(&prepared, inputs, &options).unwrap();
+        assert_close(&outcome.ranks[0].outputs, &expected[0], (1e-6, 1e-6), "invariant");
+        let spans = outcome.ranks[0].spans[0].iter();
+        let sums =
+            spans.filter(|span| prepared.labels[span.label as usize].name == "still").count();
+        assert_eq!(sums, 5, "once in each iteration of the outer loop");
     }
 }
 
@@ -525,7 +573,7 @@ fn collectives_on_the_compute_stream() {
         // A check of single tasks makes every collective run on a stream of its own.
         let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
         for checks in [Checks::default(), checks] {
-            let options = Options { steps: 3, checks, ..Options::default() };
+            let options = Options { steps: 3, recorded_turns: 2, checks, ..Options::default() };
             let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
             for (rank, of) in outcome.ranks.iter().enumerate() {
                 assert_close(&of.outputs, &expected[rank], (0.0, 0.0), "loops");

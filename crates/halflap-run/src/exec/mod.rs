@@ -22,6 +22,7 @@
 //! be stopped, so a failed run leaves threads that hang; the caller should end the process.
 
 mod float;
+mod invariant;
 mod issue;
 mod memory;
 mod mpi;

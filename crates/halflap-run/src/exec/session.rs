@@ -25,6 +25,9 @@ pub struct Options {
     pub timeout: Duration,
     /// Time limit for a loop that is not known to be endless; no limit by default.
     pub loop_limit: Option<Duration>,
+    /// How many iterations of a loop are recorded kernel by kernel. In later ones small kernels run
+    /// without a look at the clock in between, and count as part of their loop.
+    pub recorded_turns: u32,
     /// How many threads a kernel may use.
     pub threads_per_rank: usize,
     /// The seed of random numbers.
@@ -46,6 +49,7 @@ impl Default for Options {
             steps: 1,
             timeout: Duration::from_secs(60),
             loop_limit: None,
+            recorded_turns: 16,
             threads_per_rank: 1,
             seed: 0,
             link: None,
@@ -376,7 +380,7 @@ pub(crate) fn describe(
             LabelKind::Transfer if of.message.is_some() => {
                 format!("waits for the other half of {} ({place})", of.name)
             }
-            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => {
+            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy | LabelKind::Loop => {
                 let target = of.target.iter().map(|target| format!("custom call of '{target}'"));
                 let known: Vec<String> = target.chain(of.source.clone()).chain([place]).collect();
                 format!("runs {} ({})", of.name, known.join(", "))

@@ -655,19 +655,11 @@ pub(super) fn run_kernel(
     outs: &[Address],
     scratch: &mut Scratch,
 ) {
-    let (taken, given) = (ins.iter().zip(kernel.inputs()), outs.iter().zip(kernel.outputs()));
-    // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line;
-    // no other task writes there while this kernel runs.
-    let taken = taken
-        .map(|(address, kind)| unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) });
-    // SAFETY: as above; an input shares this memory only if the kernel allows it.
-    let given = given.map(|(address, kind)| unsafe {
-        ViewMut::from_raw(kind.dtype, &kind.dims, start(address))
-    });
     if ins.len() > FEW || outs.len() > FEW {
-        let (inputs, mut outputs): (Vec<_>, Vec<_>) = (taken.collect(), given.collect());
+        let (inputs, mut outputs) = views(kernel, ins, outs);
         return kernel.run(&inputs, &mut outputs, scratch);
     }
+    let (taken, given) = each_view(kernel, ins, outs);
     // Small kernels in loops are faster than an allocation. SAFETY: arrays without elements.
     let mut inputs = [const { unsafe { View::from_raw(DType::Pred, &[0], NOWHERE) } }; FEW];
     // SAFETY: as above.
@@ -675,6 +667,34 @@ pub(super) fn run_kernel(
     taken.zip(&mut inputs).for_each(|(array, place)| *place = array);
     given.zip(&mut outputs).for_each(|(array, place)| *place = array);
     kernel.run(&inputs[..ins.len()], &mut outputs[..outs.len()], scratch);
+}
+
+/// The arrays of a kernel in the memory that the plan assigns to it.
+pub(super) fn views<'k>(
+    kernel: &'k Kernel,
+    ins: &[Address],
+    outs: &[Address],
+) -> (Vec<View<'k>>, Vec<ViewMut<'k>>) {
+    let (taken, given) = each_view(kernel, ins, outs);
+    (taken.collect(), given.collect())
+}
+
+fn each_view<'k>(
+    kernel: &'k Kernel,
+    ins: &[Address],
+    outs: &[Address],
+) -> (impl Iterator<Item = View<'k>>, impl Iterator<Item = ViewMut<'k>>) {
+    // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line;
+    // no other task writes there while this kernel runs.
+    let taken = ins
+        .iter()
+        .zip(kernel.inputs())
+        .map(|(address, kind)| unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) });
+    // SAFETY: as above; an input shares this memory only if the kernel allows it.
+    let given = outs.iter().zip(kernel.outputs()).map(|(address, kind)| unsafe {
+        ViewMut::from_raw(kind.dtype, &kind.dims, start(address))
+    });
+    (taken, given)
 }
 
 /// The maximum number of arrays held without an allocation.

@@ -2,42 +2,96 @@
 //!
 //! A loop's tasks and their addresses are the same in every iteration if it waits for all that it
 //! starts. The issuing thread then hands them over once, and the compute stream repeats them
-//! without waiting for it; what runs on other streams, it starts itself.
+//! without waiting for it; what runs on other streams, it starts itself. The first iterations are
+//! recorded kernel by kernel; then small kernels are bound to their arrays and run without anything
+//! in between, because looking at the clock would take as long as they do.
 
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::time::{Duration, Instant};
 
 use halflap::ids::Id;
 
+use super::invariant::{LoopWrites, launch_of};
 use super::report::{Noted, RunLane};
 use super::session::{Options, seconds};
 use super::stream::TaskStream;
-use super::task::{MOST_SPANS, StreamTask, TaskWork, Worker};
+use super::task::{MOST_SPANS, StreamTask, TaskWork, Worker, views};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::check::post::{Marked, Running};
 use crate::failure::{Endless, Failure, Stopped, WrongWay};
-use crate::prepare::{LoopCounter, Prepared};
+use crate::kernel::BoundKernel;
+use crate::prepare::{KernelLaunch, LoopCounter, Prepared};
 use crate::sync::locked;
 
 /// A loop that the compute stream runs on its own: what is run in each iteration.
 pub(super) struct Turns {
     pub(super) label: u32,
-    pub(super) condition: Vec<StreamTask>,
+    pub(super) condition: TaskList,
     /// The condition's result.
     pub(super) answer: Address,
-    pub(super) body: Vec<StreamTask>,
+    pub(super) body: TaskList,
     /// What is copied after each run of the body.
     pub(super) moves: Vec<MemoryCopy>,
     /// The arrays that the condition depends on, if they are known.
     pub(super) decides: Option<Vec<AddressRange>>,
     /// How it counts, and the arrays that say where it begins and ends.
     pub(super) counter: Option<(LoopCounter, Vec<AddressRange>)>,
+    /// What its tasks write, once that is asked for, if it is known.
+    pub(super) writes: OnceCell<Option<LoopWrites>>,
+}
+
+/// Tasks that run again and again.
+pub(super) struct TaskList {
+    pub(super) tasks: Vec<StreamTask>,
+    /// How often they still run one by one, every task recorded.
+    recorded: Cell<u32>,
+    /// How they run from then on.
+    pieces: RefCell<Option<Vec<Piece>>>,
+}
+
+/// How many iterations of small kernels run before the clock is looked at.
+const LOOKS: u64 = 64;
+
+/// A part of a list of tasks.
+enum Piece {
+    Task(usize),
+    /// Small kernels, one after the other.
+    Burst(Vec<BoundKernel>),
+    /// A kernel that gives the same in every iteration.
+    Invariant(usize),
+}
+
+/// The iteration in which tasks run.
+struct Iteration<'t> {
+    of: &'t Turns,
+    is_first: bool,
+}
+
+impl TaskList {
+    pub(super) fn new(tasks: Vec<StreamTask>, options: &Options) -> TaskList {
+        let recorded = Cell::new(options.recorded_turns);
+        TaskList { tasks, recorded, pieces: RefCell::default() }
+    }
+
+    /// The pieces, once the tasks have run one by one often enough.
+    fn pieces(
+        &self,
+        bound: impl FnOnce(&[StreamTask]) -> Vec<Piece>,
+    ) -> Option<RefMut<'_, Vec<Piece>>> {
+        if let Some(fewer) = self.recorded.get().checked_sub(1) {
+            self.recorded.set(fewer);
+            return None;
+        }
+        let pieces = self.pieces.borrow_mut();
+        Some(RefMut::map(pieces, |pieces| pieces.get_or_insert_with(|| bound(&self.tasks))))
+    }
 }
 
 /// A conditional in such a loop.
 pub(super) struct Branches {
     pub(super) selector: Address,
     pub(super) selector_bytes: usize,
-    pub(super) each: Vec<Vec<StreamTask>>,
+    pub(super) each: Vec<TaskList>,
 }
 
 /// The branch that is taken: for a boolean the first if true; for an out-of-range index, the last.
@@ -169,6 +223,10 @@ pub(super) struct Pace<'a> {
     spans: Vec<Noted>,
     /// How many more spans are kept.
     room: usize,
+    /// The innermost loop.
+    label: u32,
+    /// Where kernels have run since then without looking at the clock, if any have.
+    unseen: Option<RunLane>,
 }
 
 impl<'a> Pace<'a> {
@@ -176,12 +234,43 @@ impl<'a> Pace<'a> {
         // Taken along until the end: adding to them later would copy them.
         let spans = std::mem::take(&mut *locked(&stream.spans));
         let room = MOST_SPANS.saturating_sub(spans.len());
-        Pace { program, stream, now: Instant::now(), spans, room }
+        Pace { program, stream, now: Instant::now(), spans, room, label: 0, unseen: None }
     }
 
     /// Gives the stream its times back, with those of what ran.
-    pub(super) fn finish(self) {
+    pub(super) fn finish(mut self) {
+        self.catch_up();
         *locked(&self.stream.spans) = self.spans;
+    }
+
+    /// Kernels run that are not recorded one by one.
+    fn burst(&mut self, lane: RunLane) {
+        self.unseen = Some(lane);
+    }
+
+    /// Looks at the clock now and then, though nothing is recorded.
+    fn look(&mut self, iteration: u64) {
+        if iteration.is_multiple_of(LOOKS) {
+            self.catch_up();
+        }
+    }
+
+    /// Records kernels that ran since the last look at the clock as a part of their loop.
+    fn catch_up(&mut self) {
+        let Some(lane) = self.unseen.take() else { return };
+        let (label, start, end) = (self.label, self.now, Instant::now());
+        self.now = end;
+        self.stream.status.begin(label, 0, end);
+        match self.spans.last_mut() {
+            Some(last) if last.label == label && last.lane == lane && last.end == start => {
+                last.end = end;
+            }
+            _ if self.room > 0 => {
+                self.room -= 1;
+                self.spans.push(Noted { label, lane, start, met: None, end });
+            }
+            _ => {}
+        }
     }
 }
 
@@ -189,8 +278,10 @@ impl Worker {
     /// Runs a loop to its end.
     pub(super) fn turns(&mut self, turns: &Turns, pace: &mut Pace<'_>) -> Result<(), Stopped> {
         let mut clock = LoopClock::new(self.rank, turns.label, pace.now, self.limits);
+        let around = std::mem::replace(&mut pace.label, turns.label);
         for iteration in 0u64.. {
-            self.all_of(&turns.condition, pace)?;
+            let now = Iteration { of: turns, is_first: iteration == 0 };
+            self.all_of(&turns.condition, Some(&now), pace)?;
             // SAFETY: the condition has written its answer, and only this thread runs tasks.
             if unsafe { turns.answer.0.cast_const().read() } == 0 {
                 break;
@@ -202,6 +293,7 @@ impl Worker {
                 let why = GivenUp::CountsTheWrongWay(wrong);
                 return Err(self.fate.fail(clock.failure(pace.program, 0, why)));
             }
+            pace.look(iteration);
             if clock.is_due(pace.now) {
                 let values = turns.decides.as_ref().map(|arrays| contents(arrays));
                 if let Some(why) = clock.judge(pace.now, values) {
@@ -209,40 +301,134 @@ impl Worker {
                     return Err(self.fate.fail(failure));
                 }
             }
-            self.all_of(&turns.body, pace)?;
+            self.all_of(&turns.body, Some(&now), pace)?;
             if !turns.moves.is_empty() {
                 self.copy(&turns.moves);
             }
         }
+        pace.label = around;
         Ok(())
     }
 
-    fn all_of(&mut self, tasks: &[StreamTask], pace: &mut Pace<'_>) -> Result<(), Stopped> {
-        for task in tasks {
-            match &task.work {
-                TaskWork::Loop(turns) => self.turns(turns, pace)?,
-                TaskWork::Branch(branches) => {
-                    let Branches { selector, selector_bytes, each } = &**branches;
-                    // SAFETY: what makes the selector has run, and only this thread runs tasks.
-                    let which = unsafe { chosen(*selector, *selector_bytes, each.len()) };
-                    self.all_of(&each[which], pace)?;
+    /// Runs tasks, in an iteration of a loop if they are all that it runs, not a branch.
+    fn all_of(
+        &mut self,
+        list: &TaskList,
+        iteration: Option<&Iteration<'_>>,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), Stopped> {
+        let pieces = |tasks: &[StreamTask]| {
+            let writes = iteration.and_then(|now| {
+                now.of.writes.get_or_init(|| LoopWrites::of(now.of, pace.program)).as_ref()
+            });
+            self.bound(tasks, writes, pace.program)
+        };
+        let Some(mut pieces) = list.pieces(pieces) else {
+            return list.tasks.iter().try_for_each(|task| self.one_of_any(task, pace));
+        };
+        for piece in pieces.iter_mut() {
+            match piece {
+                Piece::Invariant(_) if !iteration.is_some_and(|now| now.is_first) => {}
+                Piece::Task(number) | Piece::Invariant(number) => {
+                    self.one_of_any(&list.tasks[*number], pace)?;
                 }
-                TaskWork::Inline(inline) => {
-                    let noted = self.meet(&task.issued, inline, pace.program)?;
-                    pace.now = noted[0].end;
-                    if pace.room > 1 {
-                        pace.room -= 2;
-                        pace.spans.extend(noted);
+                Piece::Burst(kernels) => {
+                    pace.burst(self.lane());
+                    for kernel in kernels {
+                        // SAFETY: the program outlives its tasks, whose arrays are allocated; only
+                        // this thread runs them, in this sequence.
+                        unsafe { kernel.run(&mut self.scratch) };
                     }
                 }
-                TaskWork::Start(start) => self.start(&task.issued, start),
-                _ => self.one_of(task, pace)?,
             }
         }
         Ok(())
     }
 
+    /// Tasks in pieces: small kernels are bound to their arrays.
+    fn bound(
+        &mut self,
+        tasks: &[StreamTask],
+        writes: Option<&LoopWrites>,
+        program: &Prepared,
+    ) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for (number, task) in tasks.iter().enumerate() {
+            if self.is_invariant(task, writes, program) {
+                pieces.push(Piece::Invariant(number));
+                continue;
+            }
+            match (self.bound_kernel(task, program), pieces.last_mut()) {
+                (Some(kernel), Some(Piece::Burst(kernels))) => kernels.push(kernel),
+                (Some(kernel), _) => pieces.push(Piece::Burst(vec![kernel])),
+                (None, _) => pieces.push(Piece::Task(number)),
+            }
+        }
+        pieces
+    }
+
+    fn is_invariant(
+        &self,
+        task: &StreamTask,
+        writes: Option<&LoopWrites>,
+        program: &Prepared,
+    ) -> bool {
+        let (TaskWork::Kernel { arrays }, Some(writes)) = (&task.work, writes) else {
+            return false;
+        };
+        self.plain_launch(task, program).is_some_and(|launch| writes.is_invariant(launch, arrays))
+    }
+
+    fn bound_kernel(&mut self, task: &StreamTask, program: &Prepared) -> Option<BoundKernel> {
+        let TaskWork::Kernel { arrays } = &task.work else { return None };
+        let launch = self.plain_launch(task, program).filter(|launch| launch.is_brief)?;
+        let (ins, outs) = arrays.split_at(launch.ins.len());
+        let (inputs, outputs) = views(&launch.kernel, ins, outs);
+        // SAFETY: the worker holds the program and the memory for as long as it runs tasks.
+        Some(unsafe { launch.kernel.bind(inputs, outputs, &mut self.scratch) })
+    }
+
+    /// What a task launches, if no check looks at it and no foreign code runs.
+    fn plain_launch<'p>(
+        &self,
+        task: &StreamTask,
+        program: &'p Prepared,
+    ) -> Option<&'p KernelLaunch> {
+        let is_watched = self.probe.is_some() || self.resting.is_some();
+        let is_test = !self.faults.is_empty() || self.panics_at.is_some();
+        let is_foreign = program.labels[task.issued.label as usize].target.is_some();
+        launch_of(task, program).filter(|_| !is_watched && !is_test && !is_foreign)
+    }
+
+    fn one_of_any(&mut self, task: &StreamTask, pace: &mut Pace<'_>) -> Result<(), Stopped> {
+        match &task.work {
+            TaskWork::Loop(turns) => self.turns(turns, pace),
+            TaskWork::Branch(branches) => {
+                let Branches { selector, selector_bytes, each } = &**branches;
+                // SAFETY: what makes the selector has run, and only this thread runs tasks.
+                let which = unsafe { chosen(*selector, *selector_bytes, each.len()) };
+                self.all_of(&each[which], None, pace)
+            }
+            TaskWork::Inline(inline) => {
+                pace.catch_up();
+                let noted = self.meet(&task.issued, inline, pace.program)?;
+                pace.now = noted[0].end;
+                if pace.room > 1 {
+                    pace.room -= 2;
+                    pace.spans.extend(noted);
+                }
+                Ok(())
+            }
+            TaskWork::Start(start) => {
+                self.start(&task.issued, start);
+                Ok(())
+            }
+            _ => self.one_of(task, pace),
+        }
+    }
+
     fn one_of(&mut self, task: &StreamTask, pace: &mut Pace<'_>) -> Result<(), Stopped> {
+        pace.catch_up();
         let label = task.issued.label;
         pace.stream.status.begin(label, 0, pace.now);
         let running =

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Buffers;
 use super::block;
+use super::bound::BoundStep;
 use super::nest::{Fetch, FetchWay, join};
 use super::plan::{ArraySlot, KernelStage, Nested, parts_of};
 use super::program::{BlockProgram, ProgramStep, Register, fill};
@@ -16,10 +17,10 @@ use crate::tensor::DType;
 pub(super) struct ElementLoop {
     pub(super) body: Body,
     /// Where the result is written, and how large its elements are.
-    to: (ArraySlot, usize),
-    out: Register,
+    pub(super) to: (ArraySlot, usize),
+    pub(super) out: Register,
     /// A register for the result, if the output is memory that is also read.
-    aside: Register,
+    pub(super) aside: Register,
 }
 
 /// What a loop computes: a program, and what fills its registers.
@@ -169,10 +170,21 @@ impl Fetch {
     /// # Safety
     /// `to` must be a register.
     unsafe fn fill(&self, buffers: &Buffers<'_>, to: *mut u8, span: Range<usize>) {
+        let from = self.slot.map_or(std::ptr::null(), |slot| buffers.read(slot));
+        // SAFETY: the caller's promise, and the array that it was planned for.
+        unsafe { self.read(from, to, span) }
+    }
+
+    /// The same from an array's first byte.
+    ///
+    /// # Safety
+    /// `to` must be a register, and `from` the array of its slot.
+    pub(super) unsafe fn read(&self, from: *const u8, to: *mut u8, span: Range<usize>) {
         // SAFETY: the walk was planned for this array, and a register holds a block.
         unsafe {
-            let Some(slot) = self.slot else { return self.walk.count(to.cast(), span) };
-            let from = buffers.read(slot);
+            if self.slot.is_none() {
+                return self.walk.count(to.cast(), span);
+            }
             match self.size {
                 1 => self.walk.read::<u8>(from, to, span),
                 2 => self.walk.read::<u16>(from.cast(), to.cast(), span),
@@ -217,6 +229,11 @@ impl KernelStage for ElementLoop {
 
     fn elements(&self) -> Option<usize> {
         Some(self.body.total)
+    }
+
+    unsafe fn bind(&self, buffers: &Buffers<'_>, steps: &mut Vec<BoundStep>) -> bool {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.bound(buffers, steps) }
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {

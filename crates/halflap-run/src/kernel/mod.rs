@@ -16,6 +16,7 @@
 //! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `region` | loops in parts, where arrays are padded or concatenated |
 //! | `rows` | loops over rows that lie apart |
+//! | `bound` | kernels on fixed arrays, for loops that run them often |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix`, `thin` | products of two matrices, and those with few rows |
 //! | `cumulate` | running sums |
@@ -24,6 +25,7 @@
 //! | `product`, `pairs` | products of integers |
 
 mod block;
+mod bound;
 mod build;
 mod columns;
 mod combine;
@@ -66,6 +68,7 @@ mod walk;
 mod whole;
 mod window;
 
+pub(crate) use bound::BoundKernel;
 pub use build::ResultLeaf;
 pub(crate) use build::{leaf_kinds, made_leaves, operand_leaves};
 pub use combine::Combiner;
@@ -218,6 +221,8 @@ pub struct Kernel {
     inputs: Vec<ArrayType>,
     outputs: Vec<ArrayType>,
     plan: KernelPlan,
+    /// Whether it gives the same whenever it gets the same.
+    is_repeatable: bool,
     /// One for each stage.
     sizes: Vec<StageSize>,
 }
@@ -296,7 +301,10 @@ impl Kernel {
             |&id| ArrayType { dtype: formula.term(id).dtype, dims: formula.term(id).dims.clone() };
         let outputs = formula.outputs.iter().map(output).collect();
         let sizes = plan.stages.iter().map(|stage| StageSize::of(&**stage)).collect();
-        Ok(Kernel { name, inputs, outputs, plan, sizes })
+        let draws =
+            |op: &Op| matches!(op, Op::Random { .. } | Op::RandomState { .. } | Op::Custom(_));
+        let is_repeatable = !formula.terms.iter().any(|term| draws(&term.op));
+        Ok(Kernel { name, inputs, outputs, plan, is_repeatable, sizes })
     }
 
     /// Its name: `fused_add_multiply_reduce.12`, `dot.5`.
@@ -323,6 +331,12 @@ impl Kernel {
     /// Whether it runs at once, without memory for what is computed on the way.
     pub fn is_one_stage(&self) -> bool {
         self.plan.is_one_stage()
+    }
+
+    /// Whether it gives the same whenever it gets the same: it draws no random numbers, and no
+    /// foreign code runs.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.is_repeatable
     }
 
     /// Whether an output may be written to the memory of an input ([`View::from_raw`]). An output

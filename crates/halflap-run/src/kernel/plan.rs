@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use halflap_hlo::Module;
 
+use super::bound::BoundStep;
 use super::error::{Gap, Unsupported};
 use super::formula::{Formula, Op, Term, TermId};
 use super::loops::ElementLoop;
@@ -49,6 +50,16 @@ pub(super) trait KernelStage: Send + Sync {
     /// How many elements it works on, if little is done with each.
     fn elements(&self) -> Option<usize> {
         None
+    }
+
+    /// What it does with arrays in fixed places, as steps, if that is known in advance; else it
+    /// adds nothing.
+    ///
+    /// # Safety
+    /// As for [`KernelStage::run`]; the arrays, the stage and its local memory, which is its own,
+    /// must live as long as the steps are run.
+    unsafe fn bind(&self, _buffers: &Buffers<'_>, _steps: &mut Vec<BoundStep>) -> bool {
+        false
     }
 
     /// Whether an output may be in the same memory as an input.

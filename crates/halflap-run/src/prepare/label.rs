@@ -105,6 +105,8 @@ pub enum LabelKind {
     Transfer,
     Wait,
     Copy,
+    /// Kernels of a loop that are not recorded one by one, and copies of what it changes.
+    Loop,
 }
 
 /// The purpose of a task.

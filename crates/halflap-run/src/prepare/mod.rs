@@ -404,7 +404,7 @@ impl Preparer<'_> {
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
             return Err(self.layout(repeat.instr));
         }
-        let label = self.plain(repeat.instr, LabelKind::Copy, of);
+        let label = self.plain(repeat.instr, LabelKind::Loop, of);
         let decides = deciding_elements(self.module, repeat.instr);
         let counter = LoopCounter::of(&self.flat, repeat.instr);
         Ok(Action::Loop { label, repeat: repeat.clone(), decides, counter })

@@ -7,7 +7,7 @@ use halflap_hlo::plan::{Check, Loop, PlannedCall};
 use super::counter::LoopCounter;
 use super::layout::SlotContent;
 use crate::comm::CollectiveSpec;
-use crate::kernel::Kernel;
+use crate::kernel::{ArrayType, Kernel};
 use crate::tensor::Tensor;
 
 /// A kernel and its memory: the slot of each input and output.
@@ -19,10 +19,15 @@ pub(crate) struct KernelLaunch {
     pub(crate) aside: Vec<bool>,
     /// Whether it takes less time than waking a thread.
     pub(crate) is_short: bool,
+    /// Whether it takes so little that finding its arrays would count.
+    pub(crate) is_brief: bool,
 }
 
 /// A kernel that works on no more elements is short.
 const SHORT: usize = 8 * 1024;
+/// A kernel whose arrays have no more bytes is brief, whatever it does with them; or one that does
+/// little with so many elements.
+const BRIEF: usize = 4 * 1024;
 
 /// An array that is read through bitcasts: the kernel that applies them to a slot.
 pub(crate) struct Cast {
@@ -157,7 +162,11 @@ impl KernelLaunch {
         let is_short = !aside.contains(&true)
             && kernel.elements().is_some_and(|elements| elements <= SHORT)
             && written.all(|(_, kind)| kind.bytes() <= SHORT * 4);
-        KernelLaunch { kernel, ins, outs, aside, is_short }
+        let bytes = |kinds: &[ArrayType]| kinds.iter().map(ArrayType::bytes).sum::<usize>();
+        let has_few = kernel.elements().is_some_and(|elements| elements <= BRIEF);
+        let is_brief = is_short && has_few
+            || !aside.contains(&true) && bytes(kernel.inputs()) + bytes(kernel.outputs()) <= BRIEF;
+        KernelLaunch { kernel, ins, outs, aside, is_short, is_brief }
     }
 }
 

@@ -34,7 +34,7 @@ fn rank_step(graph: &Graph, program: &Prepared, spans: &[Ran], time: Nanos) -> R
                 run.transfers.extend(transfer(graph, label, span))
             }
             (LabelKind::Wait, _) => run.ran.extend(wait(graph, label, span)),
-            (LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy, _) => {
+            (LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy | LabelKind::Loop, _) => {
                 run.ran.extend(kernels(graph, label, span))
             }
         }

@@ -94,7 +94,8 @@ pub(super) fn check_filter(args: &args::Run, program: &Prepared) -> Result<(), F
     else {
         return Ok(());
     };
-    let is_launched = |label: &&Label| !matches!(label.kind, LabelKind::Wait | LabelKind::Copy);
+    let is_launched =
+        |label: &&Label| !matches!(label.kind, LabelKind::Wait | LabelKind::Copy | LabelKind::Loop);
     let names: Vec<String> =
         program.labels.iter().filter(is_launched).map(|label| label.name.clone()).collect();
     let filter = Filter::new(list);

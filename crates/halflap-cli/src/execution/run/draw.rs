@@ -78,7 +78,7 @@ fn one_by_one<'a>(spans: impl Iterator<Item = &'a RunSpan>, program: &Prepared) 
 fn slice(program: &Prepared, span: &RunSpan) -> RanSlice {
     let label = &program.labels[span.label as usize];
     let kind = match label.kind {
-        LabelKind::Kernel => RanKind::Compute,
+        LabelKind::Kernel | LabelKind::Loop => RanKind::Compute,
         LabelKind::Copy | LabelKind::Transfer => RanKind::Copy,
         LabelKind::Wait => RanKind::Wait,
         LabelKind::Collective => RanKind::Collective,

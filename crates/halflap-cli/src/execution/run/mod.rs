@@ -209,7 +209,10 @@ impl<'a> RunJob<'a> {
     }
 
     fn options(&self) -> Options {
+        // The median of a kernel in a loop is one over all iterations.
+        let every = names_kernels(self.args).then_some(u32::MAX);
         Options {
+            recorded_turns: every.unwrap_or(Options::default().recorded_turns),
             steps: self.args.steps as usize,
             timeout: Duration::from_nanos(self.args.timeout.0 as u64),
             loop_limit: self.args.loop_timeout.map(|time| Duration::from_nanos(time.0 as u64)),

@@ -1,5 +1,6 @@
 //! Loops and conditionals: what is issued depends on data.
 
+use std::cell::OnceCell;
 use std::time::Instant;
 
 use halflap_hlo::ids::SlotId;
@@ -8,7 +9,7 @@ use halflap_hlo::plan::Loop;
 use super::super::memory::{PoolBlock, Requested};
 use super::super::stream::Sequence;
 use super::super::task::{StreamTask, TaskWork};
-use super::super::turns::{Branches, GivenUp, LoopClock, LoopLimits, Turns, chosen};
+use super::super::turns::{Branches, GivenUp, LoopClock, LoopLimits, TaskList, Turns, chosen};
 use super::{Issuer, ReadList, RunningPlan, after_all, needed};
 use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::failure::Stopped;
@@ -93,7 +94,10 @@ impl Issuer<'_> {
         let decides = decides.map(|elements| elements.iter().map(array).collect());
         let counter = counter
             .map(|counter| (counter.clone(), counter.elements().iter().map(array).collect()));
-        let turns = Turns { label, condition, answer, body, moves, decides, counter };
+        let list = |tasks| TaskList::new(tasks, self.options);
+        let (condition, body) = (list(condition), list(body));
+        let writes = OnceCell::new();
+        let turns = Turns { label, condition, answer, body, moves, decides, counter, writes };
         self.push(0, label, TaskWork::Loop(Box::new(turns)));
         let uses_streams = |plan| self.program.plans[plan].uses_streams;
         if self.recorded.is_none() && [repeat.condition, repeat.body].into_iter().any(uses_streams)
@@ -227,7 +231,7 @@ impl Issuer<'_> {
         for (list, branch) in branches.iter().enumerate() {
             let of = ReadList { label: *label, list };
             let (tasks, ()) = self.record(|own| own.call(frame, branch, of))?;
-            each.push(tasks);
+            each.push(TaskList::new(tasks, self.options));
             // Only one of them runs: requested bytes are counted as if it were the first.
             self.requested = *requested.get_or_insert(self.requested);
         }
