@@ -13,6 +13,7 @@ use halflap_hlo::ids::{CommId, PlanId, SlotId};
 
 use repeat::Repeating;
 
+use super::invariant::launch_of;
 use super::memory::{Arena, Pool, PoolBlock, Requested};
 use super::report::RankOutcome;
 use super::session::Options;
@@ -108,7 +109,7 @@ impl RunningRank {
             program: &program,
             streams: &self.streams,
             fate: &self.fate,
-            pool: Pool::new(arena, &self.options.checks, self.rank, program.ranks),
+            pool: Pool::new(arena.clone(), &self.options.checks, self.rank, program.ranks),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences,
@@ -125,11 +126,16 @@ impl RunningRank {
             at: (program.entry, 0),
             put_off: None,
             recorded: None,
+            own: None,
         };
         issuer.pool.tracker =
             (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         issuer.meets =
             self.transport.needs_no_thread() && issuer.probe.is_none() && !issuer.is_watched();
+        issuer.own = issuer.may_run_kernels().then(|| Worker {
+            scratch: Scratch::new(Context { threads: 1, ..self.context() }),
+            ..self.worker(0, arena, issuer.sequences.clone())
+        });
         let outcome = self.steps(&mut issuer);
         self.streams.has_ended.store(outcome.is_ok(), Ordering::SeqCst);
         self.streams.issued.store(u64::MAX, Ordering::SeqCst);
@@ -147,17 +153,20 @@ impl RunningRank {
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, arena: Arc<Arena>, sequences: Arc<[AtomicU64]>) -> Worker {
+    fn context(&self) -> Context {
         let device = self.rank as u32;
         let of_its_own = self.program.partitions;
         let partitions =
             self.options.stands_for.map_or(of_its_own, |(_, partitions)| partitions).max(1);
-        let context = Context {
+        Context {
             replica: device / partitions,
             partition: device % partitions,
             seed: self.options.seed,
             threads: self.options.threads_per_rank,
-        };
+        }
+    }
+
+    fn worker(&self, index: usize, arena: Arc<Arena>, sequences: Arc<[AtomicU64]>) -> Worker {
         Worker {
             rank: self.rank,
             index,
@@ -165,7 +174,7 @@ impl RunningRank {
             streams: self.streams.clone(),
             transport: self.transport.clone(),
             fate: self.fate.clone(),
-            scratch: Scratch::new(context),
+            scratch: Scratch::new(self.context()),
             _arena: arena,
             probe: self.probe.clone(),
             sequences,
@@ -300,6 +309,16 @@ struct Issuer<'a> {
     put_off: Option<u32>,
     /// The tasks of a loop that the compute stream is to run on its own, while they are collected.
     recorded: Option<Vec<StreamTask>>,
+    /// Runs short kernels on this thread.
+    own: Option<Worker>,
+}
+
+/// Whether a task is a kernel that takes less time than waking a thread, and has no state.
+fn is_short(task: &StreamTask, program: &Prepared) -> bool {
+    matches!(task.work, TaskWork::Kernel { .. })
+        && launch_of(task, program).is_some_and(|launch| {
+            (launch.is_short || launch.is_brief) && launch.kernel.is_repeatable()
+        })
 }
 
 /// The number after all tasks that may come before the next collective.
@@ -335,13 +354,35 @@ impl Issuer<'_> {
             Some(message) => message.end == MessageEnd::Send,
             None => true,
         };
-        self.issued[stream] = self.streams.all[stream].push(StreamTask { issued, work });
+        self.issued[stream] = self.hand_over(stream, StreamTask { issued, work });
         self.streams.issued.store(self.number, Ordering::SeqCst);
         if self.options.checks.launch_blocking && may_wait {
             // The next issue, or the end of the run, reports the failure.
             let _ = self.streams.all[stream].wait(self.issued[stream], self.fate);
         }
         self.issued[stream]
+    }
+
+    /// Gives a stream a task. A short kernel runs on this thread if compute has nothing else to do,
+    /// because handing it over would take longer.
+    fn hand_over(&mut self, stream: usize, task: StreamTask) -> Sequence {
+        let to = &self.streams.all[stream];
+        let is_idle = stream == 0 && to.has_done(self.issued[0]) && self.fate.check().is_ok();
+        match self.own.as_mut().filter(|_| is_idle && is_short(&task, self.program)) {
+            Some(own) => {
+                let number = to.pass_by();
+                // What fails is found by the next thread that waits.
+                own.complete(&task, to);
+                number
+            }
+            None => to.push(task),
+        }
+    }
+
+    /// Whether this thread may run kernels: custom calls and checks have a thread for them.
+    fn may_run_kernels(&self) -> bool {
+        let is_foreign = self.program.labels.iter().any(|label| label.target.is_some());
+        self.probe.is_none() && !self.is_watched() && !is_foreign && self.options.panic.is_none()
     }
 
     /// Waits until all streams have completed their tasks.

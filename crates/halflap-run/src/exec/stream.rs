@@ -68,6 +68,16 @@ impl<T> TaskStream<T> {
         number
     }
 
+    /// Counts a task that the issuing thread runs itself, and says which number it has.
+    pub(crate) fn pass_by(&self) -> Sequence {
+        self.given.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Whether this many tasks are done.
+    pub(crate) fn has_done(&self, until: Sequence) -> bool {
+        self.done.load(Ordering::Acquire) >= until
+    }
+
     /// The number of the last task that it was given.
     pub(crate) fn last(&self) -> Sequence {
         self.given.load(Ordering::SeqCst)
@@ -120,7 +130,7 @@ impl<T> TaskStream<T> {
     /// Waits until this many tasks are done.
     pub(crate) fn wait(&self, until: Sequence, fate: &Fate) -> Result<(), Stopped> {
         for _ in 0..LOOKS {
-            if self.done.load(Ordering::Acquire) >= until {
+            if self.has_done(until) {
                 return Ok(());
             }
             std::hint::spin_loop();

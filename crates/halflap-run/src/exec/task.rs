@@ -222,25 +222,35 @@ impl Worker {
         let streams = self.streams.clone();
         let stream = &streams.all[self.index];
         while let Some(task) = stream.next(&self.fate) {
-            stream.come_to(task.issued.number);
-            if task.issued.number > self.fate.horizon() {
+            if !self.complete(&task, stream) {
                 return;
             }
-            let done = catch_unwind(AssertUnwindSafe(|| self.task(&task, stream)));
-            // In a loop it may differ from the task's own.
-            let at = stream.status.now().map_or(task.issued.label, |(label, ..)| label);
-            stream.status.end();
-            match done {
-                Ok(Ok(())) => stream.advance(),
-                Ok(Err(Stopped)) => return,
-                Err(payload) => {
-                    let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-                    let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
-                    let at = self.program.labels[at as usize].name.clone();
-                    let message = message.unwrap_or_else(|| "unknown".to_owned());
-                    self.fate.fail(Failure::Panicked { rank: self.rank, at, message });
-                    return;
-                }
+        }
+    }
+
+    /// Runs a task of the stream; false if nothing more is to be run.
+    pub(super) fn complete(&mut self, task: &StreamTask, stream: &TaskStream<StreamTask>) -> bool {
+        stream.come_to(task.issued.number);
+        if task.issued.number > self.fate.horizon() {
+            return false;
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| self.task(task, stream)));
+        // In a loop it may differ from the task's own.
+        let at = stream.status.now().map_or(task.issued.label, |(label, ..)| label);
+        stream.status.end();
+        match done {
+            Ok(Ok(())) => {
+                stream.advance();
+                true
+            }
+            Ok(Err(Stopped)) => false,
+            Err(payload) => {
+                let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
+                let at = self.program.labels[at as usize].name.clone();
+                let message = message.unwrap_or_else(|| "unknown".to_owned());
+                self.fate.fail(Failure::Panicked { rank: self.rank, at, message });
+                false
             }
         }
     }

@@ -46,14 +46,14 @@ pub(super) struct TaskList {
     /// How often they still run one by one, every task recorded.
     recorded: Cell<u32>,
     /// How they run from then on.
-    pieces: RefCell<Option<Vec<Piece>>>,
+    pieces: RefCell<Option<Vec<ListPart>>>,
 }
 
 /// How many iterations of small kernels run before the clock is looked at.
 const LOOKS: u64 = 64;
 
 /// A part of a list of tasks.
-enum Piece {
+enum ListPart {
     Task(usize),
     /// Small kernels, one after the other.
     Burst(Vec<BoundKernel>),
@@ -76,8 +76,8 @@ impl TaskList {
     /// The pieces, once the tasks have run one by one often enough.
     fn pieces(
         &self,
-        bound: impl FnOnce(&[StreamTask]) -> Vec<Piece>,
-    ) -> Option<RefMut<'_, Vec<Piece>>> {
+        bound: impl FnOnce(&[StreamTask]) -> Vec<ListPart>,
+    ) -> Option<RefMut<'_, Vec<ListPart>>> {
         if let Some(fewer) = self.recorded.get().checked_sub(1) {
             self.recorded.set(fewer);
             return None;
@@ -328,11 +328,11 @@ impl Worker {
         };
         for piece in pieces.iter_mut() {
             match piece {
-                Piece::Invariant(_) if !iteration.is_some_and(|now| now.is_first) => {}
-                Piece::Task(number) | Piece::Invariant(number) => {
+                ListPart::Invariant(_) if !iteration.is_some_and(|now| now.is_first) => {}
+                ListPart::Task(number) | ListPart::Invariant(number) => {
                     self.one_of_any(&list.tasks[*number], pace)?;
                 }
-                Piece::Burst(kernels) => {
+                ListPart::Burst(kernels) => {
                     pace.burst(self.lane());
                     for kernel in kernels {
                         // SAFETY: the program outlives its tasks, whose arrays are allocated; only
@@ -351,17 +351,17 @@ impl Worker {
         tasks: &[StreamTask],
         writes: Option<&LoopWrites>,
         program: &Prepared,
-    ) -> Vec<Piece> {
+    ) -> Vec<ListPart> {
         let mut pieces = Vec::new();
         for (number, task) in tasks.iter().enumerate() {
             if self.is_invariant(task, writes, program) {
-                pieces.push(Piece::Invariant(number));
+                pieces.push(ListPart::Invariant(number));
                 continue;
             }
             match (self.bound_kernel(task, program), pieces.last_mut()) {
-                (Some(kernel), Some(Piece::Burst(kernels))) => kernels.push(kernel),
-                (Some(kernel), _) => pieces.push(Piece::Burst(vec![kernel])),
-                (None, _) => pieces.push(Piece::Task(number)),
+                (Some(kernel), Some(ListPart::Burst(kernels))) => kernels.push(kernel),
+                (Some(kernel), _) => pieces.push(ListPart::Burst(vec![kernel])),
+                (None, _) => pieces.push(ListPart::Task(number)),
             }
         }
         pieces

@@ -208,6 +208,10 @@ impl KernelStage for Dot {
         }
     }
 
+    fn elements(&self) -> Option<usize> {
+        Some(self.batch * self.rows * self.columns * self.depth / 4)
+    }
+
     fn local_bytes(&self) -> usize {
         let size = self.dtype.size();
         match () {

@@ -243,6 +243,10 @@ impl KernelStage for Gather {
         let windows = self.windows.count();
         parts_of(windows * self.transfer.elements().max(1), windows)
     }
+
+    fn elements(&self) -> Option<usize> {
+        Some(self.windows.count() * (self.transfer.elements() + FINDING))
+    }
 }
 
 /// How a scattered element is combined with what is there.
@@ -322,6 +326,15 @@ pub(super) fn scatter(
     Ok(targets[0])
 }
 
+impl Scatter {
+    fn updated(&self) -> usize {
+        self.windows.count() * self.windows.sizes.iter().product::<usize>()
+    }
+}
+
+/// What finding and updating an element takes, in elements of a simple loop.
+const FINDING: usize = 8;
+
 impl KernelStage for Scatter {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let rows = buffers.share(self.rows());
@@ -375,8 +388,12 @@ impl KernelStage for Scatter {
     }
 
     fn parts(&self) -> usize {
-        let updated = self.windows.count() * self.windows.sizes.iter().product::<usize>();
-        parts_of(updated.max(self.len), self.rows())
+        parts_of(self.updated().max(self.len), self.rows())
+    }
+
+    /// In place.
+    fn elements(&self) -> Option<usize> {
+        Some((self.windows.count() + self.updated()) * FINDING)
     }
 
     fn local_bytes(&self) -> usize {

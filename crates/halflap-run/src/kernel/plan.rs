@@ -47,7 +47,7 @@ pub(super) trait KernelStage: Send + Sync {
         0
     }
 
-    /// How many elements it works on, if little is done with each.
+    /// How much it does, in elements of which each takes a few operations, if that is known.
     fn elements(&self) -> Option<usize> {
         None
     }

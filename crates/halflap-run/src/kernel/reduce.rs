@@ -177,6 +177,10 @@ impl KernelStage for Reduce {
         parts_of(self.body.total, self.pieces())
     }
 
+    fn elements(&self) -> Option<usize> {
+        matches!(self.combine, Combine::Fast(_)).then_some(self.body.total)
+    }
+
     fn local_bytes(&self) -> usize {
         let more = match &self.combine {
             Combine::Fast(_) => self.body.block * 8,
