@@ -80,7 +80,7 @@ pub use groups::{Devices, ReplicaGroups};
 pub use hosted::without_host_messages;
 pub use inline::without_calls;
 pub use lex::TextSpan;
-pub use literal::Literal;
+pub use literal::{BadLiteral, Literal};
 pub use lower::{Lowered, lower};
 pub use masked::without_ragged_products;
 pub use metadata::{Metadata, SourceFrame};

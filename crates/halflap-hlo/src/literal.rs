@@ -16,26 +16,44 @@ pub enum Literal {
     LeftOut,
 }
 
+/// Why the values of a constant cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum BadLiteral {
+    #[error("it is not a constant array")]
+    NoArray,
+    #[error("its type is {kind}, and {value:?} is not a value of that")]
+    Value { value: String, kind: &'static str },
+    #[error("it has {found} {}, its shape has {expected}", match found { 1 => "value", _ => "values" })]
+    Count { found: u64, expected: u64 },
+}
+
 impl Module {
-    /// The values of a constant; `None` if the instruction is not a constant, its shape not an
-    /// array, or its text does not fit the shape.
+    /// The values of a constant; `None` if they cannot be read.
     pub fn literal(&self, instr: InstrId) -> Option<Literal> {
+        self.read_literal(instr).ok()
+    }
+
+    /// The values of a constant, or why they cannot be read.
+    pub fn read_literal(&self, instr: InstrId) -> Result<Literal, BadLiteral> {
         let instruction = self.instruction(instr);
         let (Opcode::Constant, Shape::Array(array)) = (instruction.opcode, &instruction.shape)
         else {
-            return None;
+            return Err(BadLiteral::NoArray);
         };
         let text = self.payload(instr);
         if text.contains("...") {
-            return Some(Literal::LeftOut);
+            return Ok(Literal::LeftOut);
         }
         let text = without_comments(text);
+        let kind = array.element.name();
+        let bad = |value: &str| BadLiteral::Value { value: value.to_owned(), kind };
         let literal = match array.element {
-            ElementType::C64 | ElementType::C128 => Literal::Complex(complex(&text)?),
-            element if element.name().starts_with(['f', 'b']) => {
-                Literal::Float(words(&text).map(float).collect::<Option<_>>()?)
+            ElementType::C64 | ElementType::C128 => {
+                Literal::Complex(complex(&text).ok_or_else(|| bad(text.trim()))?)
             }
-            _ => Literal::Whole(words(&text).map(whole).collect::<Option<_>>()?),
+            _ if kind.starts_with(['f', 'b']) => Literal::Float(values(&text, float).map_err(bad)?),
+            _ => Literal::Whole(values(&text, whole).map_err(bad)?),
         };
         let count = match &literal {
             Literal::Whole(values) => values.len(),
@@ -49,6 +67,7 @@ impl Module {
             false if count == 1 && !text.contains('{') => first_of(literal, array.elements()),
             false => None,
         }
+        .ok_or(BadLiteral::Count { found: count as u64, expected: array.elements() })
     }
 }
 
@@ -88,6 +107,11 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', '{', '}']).flat_map(str::split_whitespace)
 }
 
+/// The values of all words, or the first that is none.
+fn values<T>(text: &str, value: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, &str> {
+    words(text).map(|word| value(word).ok_or(word)).collect()
+}
+
 fn float(word: &str) -> Option<f64> {
     match word.trim_start_matches('-') {
         nan if nan.starts_with("nan") => Some(f64::NAN),
@@ -121,6 +145,12 @@ mod tests {
         module.literal(module.root(module.entry()))
     }
 
+    fn problem(shape: &str, value: &str) -> String {
+        let text = format!("HloModule m\nENTRY e {{\n  ROOT c = {shape} constant({value})\n}}\n");
+        let module = Module::read(text).unwrap();
+        module.read_literal(module.root(module.entry())).unwrap_err().to_string()
+    }
+
     #[test]
     fn values_of_every_kind() {
         assert_eq!(literal("s32[]", "-7"), Some(Literal::Whole(vec![-7])));
@@ -131,6 +161,9 @@ mod tests {
         assert_eq!(literal("f32[1000]", "{...}"), Some(Literal::LeftOut));
         assert_eq!(literal("f32[0]", "{}"), Some(Literal::Float(vec![])));
         assert_eq!(literal("f32[3]", "{1, 2}"), None);
+        assert_eq!(problem("f32[3]", "{1, 2}"), "it has 2 values, its shape has 3");
+        let text = "its type is s32, and \"1.5\" is not a value of that";
+        assert_eq!(problem("s32[2]", "{1, 1.5}"), text);
         let Some(Literal::Float(nan)) = literal("f32[]", "nan(0x1)") else { panic!() };
         assert!(nan[0].is_nan());
     }

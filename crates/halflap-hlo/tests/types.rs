@@ -424,3 +424,15 @@ fn what_is_started_is_ended_once() {
     let twice = ends("s", "s").unwrap_err();
     assert!(twice.ends_with("'s' is ended by 'a' already: it should be ended once"), "{twice}");
 }
+
+/// It is named where it is written, not where a caller gives something else.
+#[test]
+fn unknown_types_are_named_first() {
+    let text = "HloModule m\nback {\n  a = s33[] parameter(0)\n  ROOT b = s32[] constant(1)\n}\n\
+        ENTRY e {\n  c = s32[] constant(2)\n  ROOT r = s32[] call(c), to_apply=back\n}\n";
+    let error = check(&Module::read(text.to_owned()).unwrap()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("line 3: parameter 'a': the type of its elements is unknown"),
+        "{error}"
+    );
+}

@@ -60,6 +60,26 @@ fn damaged_files_are_refused() {
     assert_eq!(read_npy(b"text").unwrap_err(), NpyError::Magic);
 }
 
+/// Whatever byte of an array is changed, packed or not, it is not taken for the one that was
+/// written.
+#[test]
+fn changed_arrays_are_refused() {
+    let array = Random(2).floats(&[40]);
+    let bytes = write_npz(&[("a".to_owned(), array.clone())]);
+    let read = |bytes: &[u8]| Npz::read(bytes).and_then(|archive| archive.get("a"));
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        if let Ok(found) = read(&damaged) {
+            assert_eq!(found.bytes(), array.bytes(), "byte {at}");
+        }
+    }
+    let mut damaged = bytes.clone();
+    let middle = bytes.windows(5).position(|name| name == b"a.npy").unwrap() + 60;
+    damaged[middle] ^= 0x10;
+    assert_eq!(read(&damaged).unwrap_err(), NpyError::Member("a.npy".to_owned()));
+}
+
 #[test]
 fn views_fit() {
     let memory = Tensor::zeros(DType::U8, &[16]);

@@ -105,6 +105,38 @@ fn markers_give_their_operand() {
     assert!(error.contains("not valid for the operation"), "{error}");
 }
 
+/// As in XLA, which wraps only 64-bit integers, and takes any number for a boolean.
+#[test]
+fn constants_fit_their_types() {
+    let refused = |constant: &str| {
+        let text = format!("HloModule m\nENTRY e {{\n ROOT c = {constant}\n}}\n");
+        Evaluator::new(&Module::read(text).unwrap()).err().map(|error| error.to_string())
+    };
+    for constant in [
+        "s8[2] constant({-128,127})",
+        "u8[] constant(255)",
+        "s4[] constant(-8)",
+        "pred[] constant(2)",
+        "u64[] constant(-1)",
+        "s64[] constant(18446744073709551615)",
+        "f16[] constant(65504)",
+        "f32[2] constant({inf,3.40282347e+38})",
+    ] {
+        assert_eq!(refused(constant), None, "{constant}");
+    }
+    for (constant, value) in [
+        ("s8[2] constant({1,700})", "s8, and \"700\""),
+        ("u8[] constant(-1)", "u8, and \"-1\""),
+        ("s4[] constant(9)", "s4, and \"9\""),
+        ("s32[] constant(4294967295)", "s32, and \"4294967295\""),
+        ("f16[] constant(70000)", "f16, and \"70000\""),
+        ("c64[] constant((1, 1e60))", "c64, and "),
+    ] {
+        let error = refused(constant).unwrap();
+        assert!(error.contains(&format!("line 3: constant 'c': its type is {value}")), "{error}");
+    }
+}
+
 #[test]
 fn approximate_choices_are_exact() {
     let text = "HloModule m\nlarger {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n \

@@ -79,6 +79,8 @@ pub enum Mismatch {
     UnequalGroups { first: usize, other: usize },
     #[error("'{start}' is ended by '{first}' already: it should be ended once")]
     EndedTwice { start: String, first: String },
+    #[error("the type of its elements is unknown: it should be one of HLO's, such as f32 or s32")]
+    UnknownType,
 }
 
 fn there_are(what: &str, count: u64) -> String {
@@ -97,6 +99,7 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
     let mut is_met: IdVec<ComputationId, bool> = IdVec::filled(false, module.computations().len());
     let mut open = vec![module.entry()];
     is_met[module.entry()] = true;
+    known_types(module)?;
     while let Some(computation) = open.pop() {
         ended_once(module, computation)?;
         for instr in module.instructions(computation) {
@@ -111,6 +114,23 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
         }
     }
     Ok(())
+}
+
+/// Every array has elements of a known type: else others would seem wrong beside it.
+fn known_types(module: &Module) -> Result<(), TypeError> {
+    let has_unknown = |shape: &Shape| {
+        let mut leaves = Vec::new();
+        shape.leaves(&mut leaves);
+        let is_unknown = |leaf: &&Shape| {
+            matches!(leaf, Shape::Array(Array { element: ElementType::Other { .. }, .. }))
+        };
+        leaves.iter().any(is_unknown)
+    };
+    let mut all = module.computations().flat_map(|each| module.instructions(each));
+    match all.find(|&instr| has_unknown(&module.instruction(instr).shape)) {
+        Some(instr) => Err(error(module, instr, Mismatch::UnknownType)),
+        None => Ok(()),
+    }
 }
 
 /// Every start has exactly one done.

@@ -493,13 +493,13 @@ impl<'m> FormulaBuilder<'m> {
 
     fn constant(&mut self, place: &BuiltInstr) -> Result<Leaves, Unsupported> {
         let ArrayType { dtype, .. } = place.kinds[0];
-        let value = match self.module.literal(place.instr) {
-            Some(Literal::LeftOut) => return Err(self.unsupported(place.instr, Gap::Elided)),
-            Some(value) => value,
-            None => return Err(self.unsupported(place.instr, Gap::Literal)),
+        let unsupported = |gap| self.unsupported(place.instr, gap);
+        let bytes = match self.module.read_literal(place.instr) {
+            Ok(Literal::LeftOut) => Err(Gap::Elided),
+            Ok(value) => literal::bytes(&value, dtype).map_err(Gap::Literal),
+            Err(bad) => Err(Gap::Literal(bad)),
         };
-        let bytes = literal::bytes(&value, dtype)
-            .ok_or_else(|| self.unsupported(place.instr, Gap::Literal))?;
+        let bytes = bytes.map_err(unsupported)?;
         Ok(self.push(place, Op::Constant(bytes.into())))
     }
 

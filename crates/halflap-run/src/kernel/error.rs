@@ -1,7 +1,7 @@
 //! Why an instruction cannot be run.
 
-use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
+use halflap_hlo::{BadLiteral, Module};
 use thiserror::Error;
 
 use crate::tensor::DType;
@@ -65,8 +65,8 @@ pub enum Gap {
          halflap_hlo::without_passed_bitcasts makes it one"
     )]
     Layout,
-    #[error("the constant's values cannot be read")]
-    Literal,
+    #[error(transparent)]
+    Literal(BadLiteral),
     #[error("the custom call's target '{0}' is neither known nor in a library that was given")]
     Target(String),
     #[error("the computation that it applies is not scalar")]

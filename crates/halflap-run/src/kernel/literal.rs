@@ -1,51 +1,72 @@
 //! The values of constants as bytes.
 
 use half::{bf16, f16};
-use halflap_hlo::Literal;
+use halflap_hlo::{BadLiteral, Literal};
 
 use crate::tensor::DType;
 
-/// A constant's elements in a type; `None` if they do not fit it.
-pub(super) fn bytes(literal: &Literal, dtype: DType) -> Option<Vec<u8>> {
-    match literal {
+/// A constant's elements in a type, or the first that does not fit it.
+pub(super) fn bytes(literal: &Literal, dtype: DType) -> Result<Vec<u8>, BadLiteral> {
+    let kind = dtype.name();
+    let bad = |value: &dyn ToString| BadLiteral::Value { value: value.to_string(), kind };
+    let elements: Result<Vec<_>, BadLiteral> = match literal {
         Literal::Whole(values) => {
-            values.iter().map(|&value| whole(value, dtype)).collect::<Option<Vec<_>>>()
+            values.iter().map(|value| whole(*value, dtype).ok_or_else(|| bad(value))).collect()
         }
-        Literal::Float(values) => values.iter().map(|&value| float(value, dtype)).collect(),
-        Literal::Complex(values) => {
-            values.iter().map(|&(real, imaginary)| complex(real, imaginary, dtype)).collect()
+        Literal::Float(values) => {
+            values.iter().map(|value| float(*value, dtype).ok_or_else(|| bad(value))).collect()
         }
-        Literal::LeftOut => None,
-    }
-    .map(|elements| elements.concat())
+        Literal::Complex(values) => values
+            .iter()
+            .map(|(real, imaginary)| {
+                complex(*real, *imaginary, dtype)
+                    .ok_or_else(|| bad(&format!("({real}, {imaginary})")))
+            })
+            .collect(),
+        Literal::LeftOut => Err(BadLiteral::NoArray),
+    };
+    elements.map(|elements| elements.concat())
 }
 
 fn whole(value: i128, dtype: DType) -> Option<Vec<u8>> {
     let bytes = value.to_le_bytes();
+    let bits = 8 * dtype.size() as u32;
+    let fits = |bits: u32, is_signed: bool| match is_signed {
+        true => (-(1 << (bits - 1))..1 << (bits - 1)).contains(&value),
+        false => (0..1i128 << bits).contains(&value),
+    };
     match dtype {
         DType::Pred => Some(vec![u8::from(value != 0)]),
-        DType::S8
-        | DType::S16
-        | DType::S32
-        | DType::S64
-        | DType::U8
-        | DType::U16
-        | DType::U32
-        | DType::U64 => Some(bytes[..dtype.size()].to_vec()),
-        DType::Tiny(tiny) => Some(vec![tiny.wrap(bytes[0])]),
+        // As XLA reads them: -1 is the largest unsigned number.
+        DType::S64 | DType::U64 => (fits(64, true) || fits(64, false)).then(|| bytes[..8].to_vec()),
+        DType::S8 | DType::S16 | DType::S32 => {
+            fits(bits, true).then(|| bytes[..dtype.size()].to_vec())
+        }
+        DType::U8 | DType::U16 | DType::U32 => {
+            fits(bits, false).then(|| bytes[..dtype.size()].to_vec())
+        }
+        DType::Tiny(tiny) => fits(tiny.bits(), tiny.is_signed()).then(|| vec![tiny.wrap(bytes[0])]),
         _ => None,
     }
 }
 
 fn float(value: f64, dtype: DType) -> Option<Vec<u8>> {
-    Some(match dtype {
-        DType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
-        DType::F32 => (value as f32).to_le_bytes().to_vec(),
-        DType::F64 => value.to_le_bytes().to_vec(),
-        DType::Mini(mini) => vec![mini.encode(value as f32)],
+    let (bytes, is_finite) = match dtype {
+        DType::F16 => {
+            let near = f16::from_f64(value);
+            (near.to_le_bytes().to_vec(), near.is_finite())
+        }
+        DType::Bf16 => {
+            let near = bf16::from_f64(value);
+            (near.to_le_bytes().to_vec(), near.is_finite())
+        }
+        DType::F32 => ((value as f32).to_le_bytes().to_vec(), (value as f32).is_finite()),
+        DType::F64 => (value.to_le_bytes().to_vec(), value.is_finite()),
+        // Their own rules say what becomes of large numbers.
+        DType::Mini(mini) => (vec![mini.encode(value as f32)], true),
         _ => return None,
-    })
+    };
+    (is_finite || !value.is_finite()).then_some(bytes)
 }
 
 fn complex(real: f64, imaginary: f64, dtype: DType) -> Option<Vec<u8>> {

@@ -345,8 +345,8 @@ impl Kernel {
         self.plan.stages.last().is_some_and(|last| last.can_share(output, input))
     }
 
-    /// How much it does, in elements of which each takes a few operations, if that is known. What is
-    /// updated in place does not count.
+    /// How much it does, in elements of which each takes a few operations, if that is known. What
+    /// is updated in place does not count.
     pub(crate) fn elements(&self) -> Option<usize> {
         self.plan.stages.iter().map(|stage| stage.elements()).sum()
     }

@@ -24,6 +24,8 @@ pub enum NpyError {
     Size { expected: usize, given: usize },
     #[error("this .npz file cannot be read: {0}")]
     Archive(&'static str),
+    #[error("this .npz file is damaged: '{0}' is not what was written")]
+    Member(String),
     #[error("the .npz file has no array '{0}'")]
     Missing(String),
 }

@@ -3,9 +3,9 @@
 
 use std::io::{Read, Write};
 
-use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use flate2::{Compression, Crc};
 
 use super::npy::NpyError;
 
@@ -17,6 +17,7 @@ pub(super) struct ArchiveMember {
     packed: u64,
     size: u64,
     header: u64,
+    crc: u32,
 }
 
 const END: [u8; 4] = *b"PK\x05\x06";
@@ -64,7 +65,7 @@ fn member(bytes: &[u8], at: usize) -> Result<(ArchiveMember, usize), NpyError> {
     if !bytes.get(at..).is_some_and(|rest| rest.starts_with(&ENTRY)) {
         return Err(NpyError::Archive("its directory is damaged"));
     }
-    let method = number::<2>(bytes, at + 10)?;
+    let (method, crc) = (number::<2>(bytes, at + 10)?, number::<4>(bytes, at + 16)? as u32);
     let (mut packed, mut size) = (number::<4>(bytes, at + 20)?, number::<4>(bytes, at + 24)?);
     let (name_len, extra_len) =
         (number::<2>(bytes, at + 28)? as usize, number::<2>(bytes, at + 30)? as usize);
@@ -97,7 +98,7 @@ fn member(bytes: &[u8], at: usize) -> Result<(ArchiveMember, usize), NpyError> {
             ));
         }
     };
-    Ok((ArchiveMember { name, is_deflated, packed, size, header }, end + comment_len))
+    Ok((ArchiveMember { name, is_deflated, packed, size, header, crc }, end + comment_len))
 }
 
 /// What is in a member.
@@ -110,16 +111,18 @@ pub(super) fn unpack(bytes: &[u8], member: &ArchiveMember) -> Result<Vec<u8>, Np
         at + 30 + number::<2>(bytes, at + 26)? as usize + number::<2>(bytes, at + 28)? as usize;
     let packed = start.checked_add(member.packed as usize).and_then(|end| bytes.get(start..end));
     let packed = packed.ok_or(NpyError::Archive("it is cut short"))?;
-    if !member.is_deflated {
-        return Ok(packed.to_vec());
-    }
     let mut unpacked = Vec::new();
     // One byte too many is enough to detect a wrong length.
-    let read =
-        DeflateDecoder::new(packed).take(member.size.saturating_add(1)).read_to_end(&mut unpacked);
+    let most = member.size.saturating_add(1);
+    let read = match member.is_deflated {
+        true => DeflateDecoder::new(packed).take(most).read_to_end(&mut unpacked),
+        false => packed.take(most).read_to_end(&mut unpacked),
+    };
+    let mut crc = Crc::new();
+    crc.update(&unpacked);
     match read {
-        Ok(len) if len as u64 == member.size => Ok(unpacked),
-        _ => Err(NpyError::Archive("a member is damaged")),
+        Ok(len) if len as u64 == member.size && crc.sum() == member.crc => Ok(unpacked),
+        _ => Err(NpyError::Member(member.name.clone())),
     }
 }
 
@@ -135,7 +138,7 @@ pub(super) fn pack(members: &[(String, Vec<u8>)]) -> Vec<u8> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         // Writing to memory does not fail.
         let packed = encoder.write_all(content).and_then(|()| encoder.finish()).unwrap_or_default();
-        let mut crc = flate2::Crc::new();
+        let mut crc = Crc::new();
         crc.update(content);
         let place = archive.len() as u64;
         let sizes = [content.len() as u64, packed.len() as u64];

@@ -145,8 +145,8 @@ impl Composer<'_, '_> {
     }
 
     fn scalar(&mut self, value: &Literal, dtype: DType) -> Result<TermId, Unsupported> {
-        let unsupported = || self.builder.unsupported(self.instr, Gap::OfType(dtype));
-        let bytes = literal::bytes(value, dtype).ok_or_else(unsupported)?;
+        let unsupported = |_| self.builder.unsupported(self.instr, Gap::OfType(dtype));
+        let bytes = literal::bytes(value, dtype).map_err(unsupported)?;
         let kind = ArrayType { dtype, dims: Vec::new() };
         Ok(self.add(Op::Constant(bytes.into()), kind, Vec::new()))
     }
