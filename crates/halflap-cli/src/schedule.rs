@@ -333,10 +333,11 @@ impl Answer for Done {
         let advised = self.advised(&sections);
         let advice = advised.as_ref().map(Advised::lines).unwrap_or_default();
         let lead = advised.as_ref().and_then(Advised::lead);
-        let facts = match lead {
+        let mut facts = match lead {
             Some(_) => Vec::new(),
             None => vec![("new order", format!("times are simulated; {}", self.put_to_use()))],
         };
+        facts.extend(self.changed.iter().flat_map(ModuleChanges::facts));
         let picture = Picture { advice, lead, facts, ..Picture::of("schedule", computation) };
         let (None, Some(unit)) = (&self.subject.hlo, self.all.last()) else {
             return draw(&self.subject, &sections, pictures, &picture);

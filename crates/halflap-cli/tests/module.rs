@@ -498,9 +498,14 @@ fn a_module_is_changed_where_that_helps() {
     let dir = folder("module-rewrite");
     fs::write(dir.join("old.txt"), changeable()).unwrap();
     let run = |args: &[&str], code| ends(&halflap(&dir, args), code);
-    let (out, _) = run(&["schedule", "old.txt", "--rewrite", "all", "-o", "s.json"], 0);
+    let schedule = ["schedule", "old.txt", "--rewrite", "all", "-o", "s.json"];
+    let (out, _) = run(&[&schedule[..], &["--report", "page.html"]].concat(), 0);
     assert!(out.contains("1 reduce-scatter, 1 merge, proved"), "{out}");
     assert!(out.contains("reduce-scatter:1 ar into mine"), "{out}");
+    let page = fs::read_to_string(dir.join("page.html")).unwrap();
+    for fact in ["reduce-scatter:1 ar into mine", "order alone"] {
+        assert!(page.contains(fact), "{fact}");
+    }
     assert!(out.contains("jit(f)/psum model.py:7"), "{out}");
     assert!(out.contains("merge:1 one, two into one_x2"), "{out}");
     let file = read_json(dir.join("s.json"));
