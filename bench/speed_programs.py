@@ -535,3 +535,85 @@ def wide_windows():
         return first, second, third
 
     return seen, (real(1, 8, 8, 2), real(256, 256, 2, 2), real(3, 3, 2, 2), real(5, 5, 2, 2))
+
+
+@other
+def tiny_network():
+    """A training step of a small dense network: many kernels of a few thousand numbers."""
+
+    def loss(w, x, labels):
+        for matrix, offset in w:
+            x = jnp.tanh(x @ matrix + offset)
+        return -jnp.take_along_axis(jax.nn.log_softmax(x), labels[:, None], 1).mean()
+
+    def step(w, x, labels):
+        value, gradients = jax.value_and_grad(loss)(w, x, labels)
+        return value, jax.tree.map(lambda of, gradient: of - 0.1 * gradient, w, gradients)
+
+    widths = [32, 64, 64, 10]
+    w = [(real(a, b, scale=0.2), real(b)) for a, b in zip(widths, widths[1:])]
+    return step, (w, real(16, 32), random.integers(0, 10, 16))
+
+
+@other
+def many_small_updates():
+    """An optimiser's step for 60 small parameters, with clipped gradients."""
+
+    def update(parameters, gradients, means, squares):
+        norm = jnp.sqrt(sum((gradient**2).sum() for gradient in gradients))
+        scale = jnp.minimum(1.0, 1.0 / norm)
+        results = []
+        for of, gradient, mean, square in zip(parameters, gradients, means, squares):
+            gradient = gradient * scale
+            mean = 0.9 * mean + 0.1 * gradient
+            square = 0.99 * square + 0.01 * gradient**2
+            results.append((of - 0.01 * mean / (jnp.sqrt(square) + 1e-8), mean, square))
+        return results
+
+    shapes = [(64,), (16, 16), (128,)] * 20
+    several = lambda: [real(*shape) for shape in shapes]
+    return update, (several(), several(), several(), [of**2 for of in several()])
+
+
+@other
+def differential_equation():
+    """Classic Runge-Kutta steps of three coupled oscillators, many at once."""
+
+    def slope(state):
+        place, speed = state
+        pull = -place + 0.3 * (jnp.roll(place, 1, 0) - place) - 0.05 * place**3
+        return speed, pull - 0.01 * speed
+
+    def moved(state, by, slopes):
+        return jax.tree.map(lambda of, slope: of + by * slope, state, slopes)
+
+    def step(state, _):
+        first = slope(state)
+        second = slope(moved(state, 0.01, first))
+        third = slope(moved(state, 0.01, second))
+        fourth = slope(moved(state, 0.02, third))
+        mean = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, first, second, third, fourth)
+        state = moved(state, 0.02, mean)
+        return state, state[0][0, 0]
+
+    return lambda place, speed: lax.scan(step, (place, speed), length=500), (real(3, 8), real(3, 8))
+
+
+@other
+def kalman_filter():
+    """Predictions and corrections of a small linear system, one measurement after the other."""
+    move = np.eye(6, dtype=np.float32) + 0.1 * np.eye(6, k=3, dtype=np.float32)
+    seen = np.eye(3, 6, dtype=np.float32)
+
+    def step(state, measured):
+        mean, spread = state
+        mean, spread = move @ mean, move @ spread @ move.T + 0.01 * np.eye(6, dtype=np.float32)
+        noise = seen @ spread @ seen.T + 0.1 * np.eye(3, dtype=np.float32)
+        gain = spread @ seen.T @ jnp.linalg.inv(noise)
+        mean = mean + gain @ (measured - seen @ mean)
+        return (mean, spread - gain @ seen @ spread), mean
+
+    def run(mean, spread, measurements):
+        return lax.scan(step, (mean, spread), measurements)
+
+    return run, (real(6), np.eye(6, dtype=np.float32), real(100, 3))
