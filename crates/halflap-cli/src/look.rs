@@ -93,8 +93,9 @@ impl ComparedLimit<'_> {
     fn limits<T>(&self, subject: &Subject, all: &[Decided<T>]) -> IdVec<UnitId, Bytes> {
         let source = &subject.source;
         let before = all.last().map_or(Bytes::ZERO, |entry| entry.priced.peak_before());
-        let budget = self.asked.unwrap_or(Budget::Times(1.0));
-        let limits = source.workload.limits(all, budget.limit(before));
+        let asked = self.asked.map(|budget| budget.limit(before));
+        let whole = asked.or_else(|| self.recorded.limit(None)).unwrap_or(before);
+        let limits = source.workload.limits(all, whole);
         let recorded = |unit: UnitId| match self.asked {
             Some(_) => None,
             None => self.recorded.limit(subject.hlo.as_ref().map(|_| source.name_of(unit))),

@@ -61,14 +61,18 @@ impl<'a> Recorded<'a> {
         Ok(asked.or(recorded).unwrap_or(EffortArg::Quick))
     }
 
-    /// The memory limit that is recorded, for one of a module's computations if its name is given.
+    /// The memory limit that is recorded: of the whole, or of one of a module's computations if its
+    /// name is given.
     pub fn limit(&self, computation: Option<&str>) -> Option<Bytes> {
-        let is_meant = |part: &&Value| computation.is_none_or(|name| part["computation"] == name);
-        let parts = self.fields["computations"]
-            .as_array()
-            .map_or(std::slice::from_ref(&self.fields), Vec::as_slice);
-        let part = parts.iter().find(is_meant)?;
-        part["optimizer"]["memory_limit"].as_i64().map(Bytes)
+        let limit = match (computation, self.fields["computations"].as_array()) {
+            (None, Some(_)) => &self.fields["memory_limit"],
+            (None, None) => &self.fields["optimizer"]["memory_limit"],
+            (Some(name), parts) => {
+                let part = parts?.iter().find(|part| part["computation"] == name)?;
+                &part["optimizer"]["memory_limit"]
+            }
+        };
+        limit.as_i64().map(Bytes)
     }
 
     /// One of the values that an option takes.

@@ -39,7 +39,7 @@ use crate::terminal;
 
 /// How a unit's order was found.
 enum OrderOrigin {
-    /// It does not communicate, and keeps its own.
+    /// It does not communicate, is within its limit, and keeps its own.
     Kept,
     Searched(SearchOutcome),
     Passed(Passed),
@@ -93,7 +93,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         true => searched(program_search(args).asked(source)?),
         false => source.walk(|priced| passed(priced, args))?,
     };
-    Ok(Box::new(Done::new(subject, all, args)))
+    Ok(Box::new(Done::new(subject, all, args, None)))
 }
 
 /// A program, changed where that makes its step shorter, or as it is asked for.
@@ -111,7 +111,7 @@ fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>,
         Ok(searched(search.all(&subject.source, rung, limits)?))
     };
     let ImprovedModule { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
-    Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
+    Ok(Box::new(Done::new(subject, all, args, Some(changed))))
 }
 
 fn program_search(args: &args::Schedule) -> ProgramSearch<'_> {
@@ -366,11 +366,25 @@ impl Answer for Done {
 }
 
 impl Done {
-    fn new(subject: Subject, all: Vec<DecidedUnit>, args: &args::Schedule) -> Done {
+    fn new(
+        subject: Subject,
+        all: Vec<DecidedUnit>,
+        args: &args::Schedule,
+        changed: Option<ModuleChanges>,
+    ) -> Done {
         let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
-        let measures = all.iter().map(|unit| measure(unit, edges)).collect();
+        let mut measures: IdVec<UnitId, Measure> =
+            all.iter().map(|unit| measure(unit, edges)).collect();
+        // The limit of the whole is the entry's, searched or not.
+        if let Some(entry) = all.last().filter(|entry| matches!(entry.found, OrderOrigin::Kept)) {
+            let name = subject.source.name_of(entry.priced.unit);
+            let was = changed.as_ref().and_then(|changed| changed.was.get(name));
+            let before = was.map_or(entry.priced.peak_before(), |was| was.peak);
+            let budget = args.search.memory_budget.unwrap_or(Budget::Times(1.0));
+            measures[entry.priced.unit].limit = budget.limit(before);
+        }
         let (advice, args) = (LazyAdvice::default(), args.clone());
-        Done { subject, all, measures, advice, changed: None, args }
+        Done { subject, all, measures, advice, changed, args }
     }
 
     /// How to use the order in a program.
@@ -514,6 +528,7 @@ impl Done {
             "exposed_before": exposed.before,
             "peak_memory": peak.after,
             "peak_memory_before": peak.before,
+            "memory_limit": self.section(entry).limit,
             "read_seconds": source.read_seconds,
             "computations": computations,
         });

@@ -435,7 +435,8 @@ pub struct ProgramSearch<'a> {
     known: KnownSearches,
 }
 
-/// A unit in the order that was found; its own, without a search, if it cannot overlap anything.
+/// A unit in the order that was found; its own, without a search, if it cannot overlap anything
+/// and is within its limit.
 pub type OrderedUnit = Decided<Option<SearchOutcome>>;
 
 impl ProgramSearch<'_> {
@@ -505,14 +506,14 @@ impl ProgramSearch<'_> {
     ) -> Result<Vec<OrderedUnit>, Failed> {
         source.walk(|priced| {
             let name = source.name_of(priced.unit);
-            let is_graph = name.is_empty();
-            if !is_graph && !source.workload.units[priced.unit].communicates() {
-                return Ok((priced.input.order.clone(), None));
-            }
             let mut own = limits.of.get(name).ok_or_else(|| unlimited(name))?.on(rung);
             if rung.leaves_free && !source.workload.is_entry(priced.unit) {
                 own.used = priced.peak_before();
                 own.asked = own.asked.max(own.used);
+            }
+            let is_graph = name.is_empty();
+            if !is_graph && !source.workload.is_searched(priced, own.used) {
+                return Ok((priced.input.order.clone(), None));
             }
             let (args, is_chained) = (self.args, self.is_chained);
             let wanted = Wanted { args, rung, is_chained, source, limits: own };

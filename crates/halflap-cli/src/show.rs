@@ -349,6 +349,7 @@ fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
     };
     let exposed = entry.exposed_in_all.after;
     let peak = change(was.peak.to_string(), entry.result.peak().to_string());
+    let peak = format!("{peak}, limit {}", entry.limit);
     [
         ("step time", change(before.to_string(), after.to_string()) + &saved),
         ("exposed", change(was.exposed.to_string(), exposed.to_string())),

@@ -123,12 +123,21 @@ fn prove_module(args: &args::Verify) -> Result<String, Failed> {
     source.walk(|priced| {
         let graph = &priced.graph;
         let computation = source.name_of(priced.unit);
-        let Some(names) = orders.names(computation) else {
-            return Ok((priced.input.order.clone(), ()));
+        let is_entry = source.workload.is_entry(priced.unit);
+        let own: Vec<String>;
+        let names = match orders.names(computation) {
+            Some(names) => names,
+            // Its peak is that of the whole, also where it has no order of its own to choose.
+            None if is_entry => {
+                let order = priced.input.order.as_slice().iter();
+                own = order.map(|&op| graph.name(op).to_owned()).collect();
+                &own
+            }
+            None => return Ok((priced.input.order.clone(), ())),
         };
         let before = priced.peak_before();
         // The whole has a limit, which the entry's peak includes: callees may use what is free.
-        let memory = args.memory_budget.filter(|_| source.workload.is_entry(priced.unit));
+        let memory = args.memory_budget.filter(|_| is_entry);
         let proof = prove(args, graph, names, memory.map(|budget| budget.limit(before)));
         let wrong =
             |problem| Failed::Wrong(format!("not valid: computation '{computation}': {problem}"));

@@ -197,3 +197,82 @@ fn a_changed_module_has_one_step_before() {
     let before = of_all.split(" -> ").next().unwrap();
     assert!(of_main.starts_with(before), "{text}");
 }
+
+/// The same behind a call: the entry itself has nothing to overlap.
+fn called() -> String {
+    let entry = "
+ENTRY all (q0: f32[512,1024], q1: f32[128,1024]) -> f32[512,1024] {
+  q0 = f32[512,1024] parameter(0)
+  q1 = f32[128,1024] parameter(1)
+  ROOT c = f32[512,1024] call(q0, q1), to_apply=main
+}
+";
+    LOOP.replace("ENTRY main", "main") + entry
+}
+
+/// A pipelined loop, which needs more than it did, in an entry that does nothing else.
+fn looped() -> String {
+    let (loops, _) = LOOP.split_once("ENTRY").unwrap();
+    let entry = "ENTRY all (p0: f32[512,1024], p1: f32[128,1024]) -> f32[512,1024] {
+  p0 = f32[512,1024] parameter(0)
+  p1 = f32[128,1024] parameter(1)
+  zero = s32[] constant(0)
+  init = (s32[], f32[512,1024], f32[128,1024]) tuple(zero, p0, p1)
+  loop = (s32[], f32[512,1024], f32[128,1024]) while(init), condition=cond, body=body
+  ROOT x.1 = f32[512,1024] get-tuple-element(loop), index=1
+}
+";
+    loops.to_owned() + entry
+}
+
+#[test]
+fn the_limit_holds_where_the_entry_has_no_order_to_choose() {
+    let dir = folder("limits-called");
+    for text in [called(), looped()] {
+        fs::write(dir.join("loops.txt"), text).unwrap();
+        for more in [&[][..], &["--rewrite", "exact"], &["--rewrite", "all"]] {
+            for budget in ["1x", "1.05x", "1.3x"] {
+                let asked = ["--effort", "quick", "--memory-budget", budget];
+                let file = scheduled(&dir, &[&asked[..], more].concat());
+                let most = budget.trim_end_matches('x').parse::<f64>().unwrap();
+                let (peak, limit) = (number(&file["peak_memory"]), number(&file["memory_limit"]));
+                let before = number(&file["peak_memory_before"]);
+                assert_eq!(limit, (most * before).floor(), "{budget} {more:?}: {file}");
+                assert!(peak <= limit, "{budget} {more:?}: {file}");
+            }
+            let none = ["schedule", "loops.txt", "--effort", "quick", "--memory-budget", "1KiB"];
+            let (_, err) = ends(&halflap(&dir, &[&none[..], more].concat()), 2);
+            assert!(err.contains("loops.txt: no order was found"), "{err}");
+            assert!(err.contains("computation 'all'"), "{err}");
+        }
+        let (text, _) = ends(&halflap(&dir, &["schedule", "loops.txt", "--device", "h100"]), 0);
+        let peak = text.lines().find(|line| line.starts_with("peak memory")).unwrap();
+        assert!(peak.contains(", limit "), "{peak}");
+    }
+}
+
+#[test]
+fn the_limit_is_proved_where_the_entry_has_no_order_to_choose() {
+    let dir = folder("limits-called-proved");
+    fs::write(dir.join("loops.txt"), called()).unwrap();
+    let file = scheduled(&dir, &["--effort", "quick"]);
+    fs::write(dir.join("s.json"), file.to_string()).unwrap();
+    let verify = ["verify", "loops.txt", "s.json", "--memory-budget"];
+    let (out, _) = ends(&halflap(&dir, &[&verify[..], &["1x"]].concat()), 0);
+    assert!(out.contains("valid: all, "), "{out}");
+    let (out, _) = ends(&halflap(&dir, &[&verify[..], &["0.5x"]].concat()), 1);
+    assert!(out.contains("computation 'all'"), "{out}");
+    // It is explained within the limit that it was searched with.
+    let more = scheduled(&dir, &["--effort", "quick", "--memory-budget", "1.3x"]);
+    fs::write(dir.join("s.json"), more.to_string()).unwrap();
+    let (text, _) =
+        ends(&halflap(&dir, &["explain", "loops.txt", "s.json", "--device", "h100"]), 0);
+    let peak = text.lines().find(|line| line.starts_with("peak memory")).unwrap();
+    let (written, _) = ends(
+        &halflap(&dir, &["schedule", "loops.txt", "--device", "h100", "--memory-budget", "1.3x"]),
+        0,
+    );
+    let limit = |text: &str| text.rsplit(", limit ").next().unwrap().to_owned();
+    let asked = written.lines().find(|line| line.starts_with("peak memory")).unwrap();
+    assert_eq!(limit(peak), limit(asked), "{text}");
+}

@@ -457,7 +457,7 @@ impl<T> AdviceSearch<'_, T> {
     ) -> Result<Order, SearchError> {
         let (case, unit) = (self.case, priced.unit);
         let own = &case.decided[unit.index()].result.order;
-        if !case.workload.units[unit].communicates() {
+        if !case.workload.is_searched(priced, memory_limit) {
             return Ok(own.clone());
         }
         let mut known = Vec::new();

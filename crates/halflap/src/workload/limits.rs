@@ -1,6 +1,6 @@
 //! What each unit may need, so that the program as a whole stays within its memory limit.
 
-use super::{Decided, Model, UnitError, Workload};
+use super::{Decided, Model, Priced, UnitError, Workload};
 use crate::ids::{Id, IdVec, UnitId};
 use crate::memory::{Budget, Timeline};
 use crate::order::Order;
@@ -36,7 +36,15 @@ impl Workload {
         limits.as_slice().iter().map(|limit| limit.unwrap_or(whole).max(Bytes::ZERO)).collect()
     }
 
-    /// The same for a budget, which is relative to what the program needs in its input orders.
+    /// Whether an order must be searched for: something may overlap or, in its own order, the unit
+    /// needs more than it may. So the entry's limit, which is the program's, holds whatever runs in
+    /// it.
+    pub fn is_searched(&self, priced: &Priced, limit: Bytes) -> bool {
+        let needs = || Timeline::of(&priced.graph, &priced.input.order).peak;
+        self.units[priced.unit].communicates() || needs() > limit
+    }
+
+    /// The limits for a budget, which is relative to what the program needs in its input orders.
     pub fn limits_within(
         &self,
         model: &Model,

@@ -89,8 +89,8 @@ impl From<UnitError> for SearchError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The units, callees first. A unit without communication keeps its order, and has no search
-    /// result.
+    /// The units, callees first. A unit without communication keeps its order where that is within
+    /// its limit, and has no search result.
     pub units: Vec<Decided<Option<Optimized>>>,
 }
 
@@ -117,17 +117,19 @@ impl Decision {
 }
 
 impl Workload {
-    /// Finds and proves the best order of every unit that communicates.
+    /// Finds and proves the best order of every unit that communicates, or needs too much in its
+    /// own order.
     pub fn optimize(&self, model: &Model, search: &Search) -> Result<Decision, SearchError> {
         let limits = self.limits_within(model, search.memory)?;
         let units = self.walk(model, |priced| {
-            if !self.units[priced.unit].communicates() {
+            let memory_limit = limits[priced.unit];
+            if !self.is_searched(priced, memory_limit) {
                 return Ok((priced.input.order.clone(), None));
             }
             let task = Task {
                 graph: &priced.graph,
                 machine: &priced.machine,
-                memory_limit: limits[priced.unit],
+                memory_limit,
                 edges: search.edges,
                 known: &[],
                 effort: search.effort,
