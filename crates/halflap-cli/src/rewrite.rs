@@ -30,8 +30,8 @@ use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
 use crate::search::{
-    ChangeScope, ChosenProgram, MemoryLimits, Rung, SearchOutcome, Wanted, best, best_choice,
-    improved, requested, search,
+    ChangeScope, ChosenProgram, MemoryLimits, OrderedUnit, ProgramLimits, ProgramSearch, Rung,
+    SearchOutcome, Wanted, best, best_choice, improved, is_interrupted, requested, search,
 };
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
 use crate::source::{ProgramSource, Subject};
@@ -154,6 +154,26 @@ struct RewriteChoice<'a> {
     before: &'a Decided<()>,
     allowed: &'a Allowed,
     rung: Rung,
+    /// Finds the order alone as a search without rewrites does; none if only recipes are wanted.
+    orders: Option<&'a ProgramSearch<'a>>,
+}
+
+impl RewriteChoice<'_> {
+    /// The program as it is in its best order.
+    fn alone(
+        &self,
+        args: &args::Schedule,
+        subject: &Subject,
+    ) -> Result<Option<OrderedUnit>, Failed> {
+        let Some(orders) = self.orders else { return Ok(None) };
+        let own = std::slice::from_ref(self.before);
+        let limits = ProgramLimits::of_input(&subject.source, own, &args.search);
+        let all = orders.all(&subject.source, self.rung, &limits)?;
+        match is_interrupted(&all) {
+            true => Err(Failed::Stopped),
+            false => Ok(all.into_iter().next()),
+        }
+    }
 }
 
 /// The best of the programs that the requested search and lesser ones choose.
@@ -163,10 +183,13 @@ fn best_chosen(
     before: &Decided<()>,
     allowed: &Allowed,
 ) -> Result<RewrittenProgram, Failed> {
-    let choice = |rung| RewriteChoice { before, allowed, rung };
+    let asked = Rung::asked(&args.search);
     if args.recipes_only {
-        return chosen(args, subject, choice(Rung::asked(&args.search)));
+        let choice = RewriteChoice { before, allowed, rung: asked, orders: None };
+        return chosen(args, subject, choice);
     }
+    let orders = ProgramSearch::new(&args.search, args.order_collectives.is_some());
+    let choice = |rung| RewriteChoice { before, allowed, rung, orders: Some(&orders) };
     // What is left out is named by its number among all that are chosen.
     let all = args::Schedule { without: Vec::new(), ..args.clone() };
     let (rung, best) = best_choice(&args.search, |rung| chosen(&all, subject, choice(rung)))?;
@@ -207,8 +230,9 @@ fn chosen(
     let tail = args.piece_tail.map_or(TAIL, |tail| tail.limit(TAIL));
     let prices = Prices { tail, ..prices(&subject.source.model.costs) };
     let plan_order = if args.recipes_only { PlanOrder::Sketched } else { PlanOrder::Searched };
-    let way =
-        ChangeScope { prices: &prices, allowed: choice.allowed, left_out: &left_out, plan_order };
+    let alone = choice.alone(args, subject)?;
+    let (alone, allowed) = (alone.as_ref(), choice.allowed);
+    let way = ChangeScope { prices: &prices, allowed, left_out: &left_out, plan_order, alone };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
     let is_chosen = |(number, name): &(&usize, &String)| {
         let kind = improved.chosen.get(**number).map(|kind| kind.name());

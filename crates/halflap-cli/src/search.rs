@@ -310,6 +310,8 @@ pub struct ChangeScope<'a> {
     pub allowed: &'a Allowed,
     pub left_out: &'a [usize],
     pub plan_order: PlanOrder,
+    /// The program as it is in its best order, if that is known.
+    pub alone: Option<&'a OrderedUnit>,
 }
 
 /// The best order of a graph together with the rewrites that shorten it.
@@ -318,19 +320,25 @@ pub fn improved(
     priced: &Priced,
     way: &ChangeScope<'_>,
 ) -> Result<(Improved, SearchOutcome), Failed> {
-    let &ChangeScope { prices, allowed, left_out, plan_order } = way;
+    let &ChangeScope { prices, allowed, left_out, plan_order, alone } = way;
     let model = &wanted.source.model;
     let graph = wanted.source.workload.entry().map_or(&priced.graph, |unit| &unit.graph);
     let (found, seconds) = timed(wanted, priced, |task| {
         let task = Task { graph, ..*task };
-        improve(&Request { task: &task, model, prices, allowed, left_out, plan_order })
+        let alone = alone.map(|unit| &unit.result.order);
+        improve(&Request { task: &task, model, prices, allowed, left_out, plan_order, alone })
     });
     let found = found.map_err(|error| match error {
         ImproveError::Optimize(error) => failed(wanted, priced, error),
         ImproveError::Rewrite(error) => Failed::OurBug(error.to_string()),
     })?;
+    if let (None, Some(outcome)) = (&found.changed, alone.and_then(|unit| unit.found.clone())) {
+        let seconds = outcome.seconds + seconds;
+        return Ok((found, SearchOutcome { seconds, ..outcome }));
+    }
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
     let Optimized { bound, robustness, input_kept, .. } = best.clone();
+    let seconds = alone.and_then(|unit| unit.found.as_ref()).map_or(0.0, |of| of.seconds) + seconds;
     let limit = wanted.limits.asked;
     let is_interrupted = false;
     let outcome = SearchOutcome { bound, robustness, input_kept, limit, seconds, is_interrupted };

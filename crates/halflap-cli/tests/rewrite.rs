@@ -467,6 +467,33 @@ fn what_is_no_rewrite_is_refused() {
     }
 }
 
+/// With more rewrites, or more memory, a step is never longer; and the order alone is that of a
+/// search without rewrites.
+#[test]
+fn a_longer_list_of_rewrites_is_no_worse() {
+    let dir = folder("rewrite_superset");
+    let quick = ["--device", "h100", "--effort", "quick", "--no-advice"];
+    for (name, budget) in [("moe_ep_6", "1x"), ("fsdp_tp_llama_4", "1.3x")] {
+        let graph = corpus(&format!("{name}.graph.json.gz"));
+        let schedule = ["schedule", &graph, "--memory-budget", budget];
+        let found = |more: &[&str]| asked(&dir, &[&schedule[..], &quick, more].concat());
+        let step = |of: &Value| of["step_time"].as_f64().unwrap();
+        let alone = found(&[]);
+        let [exact, all] = ["exact", "all"].map(|which| found(&["--rewrite", which]));
+        assert!(step(&all) <= step(&exact), "{name}: {} and {}", step(&all), step(&exact));
+        assert!(step(&exact) <= step(&alone), "{name}");
+        for with in [&exact, &all] {
+            assert_eq!(with["order_alone"], alone["step_time"], "{name}");
+        }
+        // What is left out is left out of what was chosen.
+        let Some(first) = all["recipes"].as_array().unwrap().first() else { continue };
+        let left = found(&["--rewrite", "all", "--without", first["name"].as_str().unwrap()]);
+        let members = |one: &Value| one["members"].clone();
+        let kept = left["recipes"].as_array().unwrap().iter().map(members);
+        assert!(!kept.collect::<Vec<_>>().contains(&first["members"]), "{name}: {left}");
+    }
+}
+
 /// What a command prints as JSON.
 fn asked(dir: &std::path::Path, arguments: &[&str]) -> Value {
     let (out, _) = ends(&halflap(dir, &[arguments, &["--json"]].concat()), 0);

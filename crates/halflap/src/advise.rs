@@ -540,6 +540,7 @@ impl<T> AdviceSearch<'_, T> {
                 allowed: &Allowed::exact(),
                 left_out: &[],
                 plan_order: PlanOrder::Sketched,
+                alone: None,
             },
             self.known.last().map_or(&only.result.order, |orders| &orders[0]),
         )

@@ -137,6 +137,7 @@ fn improved_while(graph: &Graph, asked: &Asked, progress: Progress<'_>) -> Impro
         allowed: &asked.allowed,
         left_out: &[],
         plan_order: asked.plan_order,
+        alone: None,
     };
     improve(&request).unwrap()
 }

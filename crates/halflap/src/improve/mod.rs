@@ -17,10 +17,11 @@ mod thin;
 
 use std::ops::ControlFlow;
 
+use crate::collective::CollectiveKind;
 use crate::evaluate::{Evaluation, Setup};
-use crate::graph::OpKind;
+use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
-use crate::optimize::{OptimizeError, Optimized, Task, optimize};
+use crate::optimize::{OptimizeError, Optimized, Task, optimize, proved_order};
 use crate::order::Order;
 use crate::rewrite::{Prices, Recipe, RewriteError, RewriteKind, Rewritten};
 use crate::robustness::Robustness;
@@ -67,6 +68,8 @@ pub struct Request<'a> {
     pub left_out: &'a [usize],
     /// Where the order of the changed program comes from.
     pub plan_order: PlanOrder,
+    /// The best order of the program as it is, if it is known: none is then searched for.
+    pub alone: Option<&'a Order>,
 }
 
 /// How the chosen plan is ordered.
@@ -134,23 +137,80 @@ pub enum ImproveError {
 /// The minimum gain, as a fraction of the step: less is within the model's own error.
 const LEAST: f64 = 1e-3;
 
-/// Finds recipes and an order. Second communicators are judged on top of all others.
+/// Finds recipes and an order. Where recipes may change the order of summation, those that do not
+/// are also chosen for themselves: which plans are tried depends on what is allowed, and a longer
+/// list never leads to a longer step.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
+    let task = request.task;
+    let first = part_of(task, 0.0, 1.0 / 3.0);
+    let unchanged = match request.alone {
+        Some(order) => proved_order(task, order)?,
+        None => optimize(&Task { progress: &first, ..*task })?,
+    };
+    if request.allowed.exact_only || !task.graph.ops().any(|op| is_summed(task.graph, op)) {
+        let last = part_of(task, 1.0 / 3.0, 1.0);
+        let task = Task { progress: &last, ..*task };
+        return improve_beyond(&Request { task: &task, ..*request }, unchanged, None);
+    }
+    either(request, unchanged)
+}
+
+/// The better of what is chosen from all that is allowed, and from what keeps every bit of that.
+fn either(request: &Request<'_>, unchanged: Optimized) -> Result<Improved, ImproveError> {
+    let task = request.task;
+    let (middle, last) = (part_of(task, 1.0 / 3.0, 2.0 / 3.0), part_of(task, 2.0 / 3.0, 1.0));
+    let (middle, last) = (Task { progress: &middle, ..*task }, Task { progress: &last, ..*task });
+    let exact = Allowed { exact_only: true, ..request.allowed.clone() };
+    // What is left out has numbers of the whole choice.
+    let any = Request { task: &middle, left_out: &[], ..*request };
+    let exact = Request { task: &last, allowed: &exact, ..any };
+    let with_any = improve_beyond(&any, unchanged.clone(), None)?;
+    let known = with_any.changed.as_ref().map(|changed| changed.optimized.step_time);
+    let with_exact = improve_beyond(&exact, unchanged.clone(), known)?;
+    let step = |of: &Improved| of.changed.as_ref().map(|changed| changed.optimized.step_time.0);
+    let is_exact_shorter =
+        step(&with_exact).is_some_and(|exact| step(&with_any).is_none_or(|any| exact < any));
+    let (best, allowed) = match is_exact_shorter {
+        true => (with_exact, exact.allowed),
+        false => (with_any, any.allowed),
+    };
+    match request.left_out {
+        [] => Ok(best),
+        _ => improve_beyond(&Request { allowed, task: &last, ..*request }, unchanged, None),
+    }
+}
+
+/// Whether merging or cutting a collective changes the order of summation.
+fn is_summed(graph: &Graph, op: OpId) -> bool {
+    graph.collective(op).is_some_and(|of| of.kind == CollectiveKind::AllReduce)
+}
+
+/// The same for one choice of what is allowed. Second communicators are judged on top of all
+/// others. What is not shorter than a step that is known need not be found.
+fn improve_beyond(
+    request: &Request<'_>,
+    unchanged: Optimized,
+    known: Option<Nanos>,
+) -> Result<Improved, ImproveError> {
     if !request.allowed.kinds.contains(&RewriteKind::Groups) {
-        return improve_on_one(request);
+        return improve_on_one(request, unchanged, known);
     }
     let (first, last) =
         (part_of(request.task, 0.0, 2.0 / 3.0), part_of(request.task, 2.0 / 3.0, 1.0));
     let task = Task { progress: &first, ..*request.task };
-    let improved = improve_on_one(&Request { task: &task, ..*request })?;
+    // A second communicator may make more of a longer step.
+    let improved = improve_on_one(&Request { task: &task, ..*request }, unchanged, None)?;
     let task = Task { progress: &last, ..*request.task };
     groups::on_two(&Request { task: &task, ..*request }, improved)
 }
 
 /// The same with one communicator for each process group.
-fn improve_on_one(request: &Request<'_>) -> Result<Improved, ImproveError> {
+fn improve_on_one(
+    request: &Request<'_>,
+    unchanged: Optimized,
+    known: Option<Nanos>,
+) -> Result<Improved, ImproveError> {
     let task = request.task;
-    let unchanged = optimize(&Task { progress: &part_of(task, 0.0, 1.0 / 3.0), ..*task })?;
     let plans = Plans::new(task.graph, request.prices, request.allowed);
     let left = idle(task, &unchanged);
     let is_idle = left > unchanged.step_time * LEAST;
@@ -170,13 +230,14 @@ fn improve_on_one(request: &Request<'_>) -> Result<Improved, ImproveError> {
     search.run(&Choices { merges: merges.then_some(&plans), cuts: &cuts, keeps: &keeps });
     let best = search.take_best();
     // A plan that was stopped looks like one that does not fit.
-    if (task.progress)(2.0 / 3.0).is_break() {
+    if (task.progress)(0.5).is_break() {
         return Err(OptimizeError::Stopped.into());
     }
     let kept_because =
         if search.fits { KeptBecause::NothingShorter } else { KeptBecause::NothingFits };
     let chosen = best.iter().flat_map(TriedPlan::recipes).map(Recipe::kind).collect();
     let left = best.map(|best| search.leave_out(best)).transpose()?.flatten();
+    let left = left.filter(|left| known.is_none_or(|known| search.could_beat(left, known)));
     let changed = left.map(|left| search.decided(left)).transpose()?.flatten();
     Ok(Improved { unchanged, changed, chosen, kept_because, one_communicator: None })
 }

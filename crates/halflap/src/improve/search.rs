@@ -23,7 +23,7 @@ use crate::order::Order;
 use crate::origin::{Part, Source};
 use crate::rewrite::{Recipe, RewriteError, RewriteKind, Rewritten, apply};
 use crate::robustness::Robustness;
-use crate::simulate::{Machine, simulate};
+use crate::simulate::{Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify_rewrite::verify_rewrite;
 
@@ -168,7 +168,7 @@ impl<'a> PlanSearch<'a> {
             return self.consider_likely(both, QUICK_TRIALS.saturating_sub(self.seen.len()));
         }
         for plan in both {
-            self.consider(plan, 2.0 / 3.0);
+            self.consider(plan, 0.5);
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> PlanSearch<'a> {
         }
         let mut last: Option<Nanos> = None;
         for part in PARTS {
-            let step = self.consider(keeps.recipes(part), 1.0 / 3.0);
+            let step = self.consider(keeps.recipes(part), 0.0);
             if let (Some(last), Some(step)) = (last, step)
                 && step >= last
             {
@@ -212,7 +212,7 @@ impl<'a> PlanSearch<'a> {
         }
         for LikelyPlan { planned, .. } in likely.into_iter().take(most) {
             self.seen.push(planned.recipes.clone());
-            let trial = self.try_out(planned, 0.5);
+            let trial = self.try_out(planned, 0.25);
             self.keep(trial);
         }
     }
@@ -266,7 +266,7 @@ impl<'a> PlanSearch<'a> {
             return None;
         }
         let known = self.best.as_ref().map(TriedPlan::step_time);
-        let done = 1.0 / 3.0 + self.seen.len() as f64 / (3.0 * TRIALS as f64);
+        let done = self.seen.len() as f64 / (2.0 * TRIALS as f64);
         let step = self.consider(recipes(&levels), done)?;
         if self.best.as_ref().map(TriedPlan::step_time) != known {
             *best = Some(levels);
@@ -378,7 +378,7 @@ impl<'a> PlanSearch<'a> {
         let recipes: Vec<Recipe> = kept.map(|(_, recipe)| recipe).collect();
         let rewritten = apply(task.graph, &recipes, prices)?;
         let Some(planned) = self.prepared(recipes, rewritten) else { return Ok(None) };
-        match self.look(&planned, 2.0 / 3.0) {
+        match self.look(&planned, 0.5) {
             Ok(FirstLook::Found(sketch)) => Ok(Some(TriedPlan { planned, sketch })),
             // Without a recipe, others may need more memory.
             Ok(FirstLook::TooLong { .. }) | Err(OptimizeError::NoOrderWithin { .. }) => Ok(None),
@@ -386,10 +386,17 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
+    /// Whether an order of a plan may be shorter than a step that is known.
+    pub(super) fn could_beat(&self, tried: &TriedPlan, known: Nanos) -> bool {
+        let PlannedProgram { rewritten, machine, .. } = &tried.planned;
+        let Task { edges, memory_limit, .. } = *self.request.task;
+        lower_bound(&rewritten.graph, machine, edges, memory_limit).time < known
+    }
+
     /// The plan searched with the requested effort, if it is better than the program as it is.
     pub(super) fn decided(&self, tried: TriedPlan) -> Result<Option<Changed>, ImproveError> {
         let TriedPlan { planned, sketch } = tried;
-        let progress = part_of(self.request.task, 2.0 / 3.0, 1.0);
+        let progress = part_of(self.request.task, 0.5, 1.0);
         let task = Task { progress: &progress, ..*self.request.task };
         let found = match self.request.plan_order {
             PlanOrder::Searched => optimize(&planned.task(&task, &[sketch.order]))?,
