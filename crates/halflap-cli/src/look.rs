@@ -374,7 +374,7 @@ fn narrow<T>(subject: &Subject, all: &[Decided<T>], node: &str) -> Result<Only, 
 
 /// The collectives that may have been meant: those whose name, parameter, module or operation
 /// contains the text, or else the one with the nearest name.
-fn meant(graphs: &[&Graph], node: &str) -> String {
+pub fn meant(graphs: &[&Graph], node: &str) -> String {
     const SHOWN: usize = 5;
     let mut all: Vec<(&Graph, OpId)> = Vec::new();
     for graph in graphs {

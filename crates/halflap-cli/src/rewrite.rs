@@ -27,6 +27,7 @@ use crate::advice::{LazyAdvice, Question, USE_ORDER, advised};
 use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
+use crate::look::meant;
 use crate::machine;
 use crate::pictures;
 use crate::search::{
@@ -128,6 +129,10 @@ fn given(
         merge_named(&timed_graph(&before.priced), &sets, &prices(&subject.source.model.costs));
     let Rewritten { graph, origin } = rewritten.map_err(|error| match error {
         RewriteError::Invalid(_) | RewriteError::Unproved(_) => Failed::OurBug(error.to_string()),
+        RewriteError::UnknownNode { ref name } => {
+            let meant = meant(&[&before.priced.graph], name);
+            Failed::in_file(args.graph.name(), format!("--merge: {error}{meant}"))
+        }
         error => Failed::in_file(args.graph.name(), format!("--merge: {error}")),
     })?;
     let source = subject.source.changed_to(Workload::from(graph));
@@ -241,7 +246,7 @@ fn chosen(
     if let Some((_, name)) = left_out.iter().zip(&args.without).find(|one| !is_chosen(one)) {
         let chosen = count(improved.chosen.len(), "rewrite");
         let problem = format!("--without {name}: not among the {chosen} that were chosen");
-        return Err(Failed::BadInput(problem));
+        return Err(Failed::in_file(args.graph.name(), problem));
     }
     let searched = Some(SearchedRewrites {
         order_alone: improved.unchanged.step_time,

@@ -14,6 +14,7 @@ mod splits;
 
 use halflap::cost::{Device, Link};
 use halflap::evaluate::Change;
+use halflap::nearest;
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
 use halflap_hlo::change::{
@@ -225,6 +226,10 @@ impl<T> Maker<'_, T> {
         let (module, into) =
             change::apply(&self.hlo.module, &recipes).map_err(|error| match error {
                 ChangeError::Draft(error) => Failed::OurBug(error.to_string()),
+                ChangeError::Unknown { ref name } => {
+                    let meant = meant(&self.hlo.module, name);
+                    Failed::in_file(file, format!("--merge: {error}{meant}"))
+                }
                 error => Failed::in_file(file, format!("--merge: {error}")),
             })?;
         let subject = self.subject.changed_to(module)?;
@@ -623,7 +628,8 @@ impl<T> Maker<'_, T> {
                 [only] => format!("only {only} was chosen"),
                 [first, .., last] => format!("chosen were {} from {first} to {last}", names.len()),
             };
-            return Err(Failed::BadInput(format!("--without {unknown}: {there}")));
+            let file = self.args.graph.name();
+            return Err(Failed::in_file(file, format!("--without {unknown}: {there}")));
         }
         let kept: Vec<Recipe> = tried
             .recipes
@@ -684,6 +690,14 @@ impl<T> Maker<'_, T> {
 
 fn module_of<'s>(subject: &'s Subject, old: &'s Hlo) -> &'s Module {
     subject.hlo.as_ref().map_or(&old.module, |hlo| &hlo.module)
+}
+
+/// The collective that may have been meant by a name.
+fn meant(module: &Module, name: &str) -> String {
+    let instrs = module.computations().flat_map(|of| module.instructions(of));
+    let is_sent = |instr: &_| module.instruction(*instr).opcode.collective_kind().is_some();
+    let near = nearest(name, instrs.filter(is_sent).map(|instr| module.instruction_name(instr)));
+    near.map_or(String::new(), |near| format!("; did you mean '{near}'?"))
 }
 
 /// Those of a stage that still apply to a module.

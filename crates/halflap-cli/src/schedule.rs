@@ -139,6 +139,9 @@ fn measure(unit: &DecidedUnit, edges: Edges) -> Measure {
 
 /// Rejects options that are not for this kind of program.
 pub fn refuse(is_module: bool, args: &args::Schedule) -> Result<(), Failed> {
+    if let Some(problem) = args.rewrite.as_ref().and_then(|all| all.problem(is_module)) {
+        return Err(Failed::in_file(args.graph.name(), format!("--rewrite: {problem}")));
+    }
     match is_module {
         true => refuse_for_module(args),
         false => refuse_for_graph(args),
@@ -157,9 +160,6 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
         _ if args.compat.is_some() => refused("--compat", "it selects the torch to imitate"),
         _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
         _ if !args.settings.is_empty() => refused("--set", "torch's settings are for its passes"),
-        _ if args.allowed().is_some() && args.allowed_recipes().is_none() => {
-            refused("--rewrite", "it names rewrites of graphs")
-        }
         _ if !args.without.is_empty() && args.allowed_recipes().is_none() => Err(nothing_chosen()),
         _ if args.emit == Some(Emit::Graph) => {
             refused("--emit graph", "it has a graph for each computation")
@@ -182,9 +182,6 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     match (args, args.passes.is_empty()) {
         _ if args.emit == Some(Emit::Hlo) => {
             Err(Failed::in_file(args.graph.name(), "is not an HLO module: --emit hlo writes one"))
-        }
-        _ if args.allowed().is_none() && args.allowed_recipes().is_some() => {
-            Err(Failed::BadInput("--rewrite: it names rewrites of HLO modules".to_owned()))
         }
         _ if !args.without.is_empty() && args.allowed().is_none() => Err(nothing_chosen()),
         (_, false) if changes(args) => {

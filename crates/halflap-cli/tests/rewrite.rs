@@ -467,6 +467,42 @@ fn what_is_no_rewrite_is_refused() {
     }
 }
 
+/// Names of the other kind of program's rewrites are refused wherever they are typed.
+#[test]
+fn rewrites_are_those_of_the_program() {
+    let dir = folder("rewrite_names");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let module = corpus("fsdp_L2.after_optimizations.txt.gz").replace("corpus/", "hlo/");
+    let of_graphs = "captured graphs; for an HLO module there are exact, all, none and";
+    let of_modules = "HLO modules; for a captured graph there are exact, all, none and";
+    for (program, names, said) in [
+        (&graph, "narrow", format!("'narrow' is a rewrite of {of_modules} merge, split")),
+        (&graph, "narrow,merge", format!("'narrow' is a rewrite of {of_modules} merge")),
+        (&module, "groups", format!("'groups' is a rewrite of {of_graphs} ")),
+        (&module, "merge,groups", format!("'groups' is a rewrite of {of_graphs} ")),
+        (&module, "exact,groups", format!("'groups' is a rewrite of {of_graphs} ")),
+        (&module, "all,groups", format!("'groups' is a rewrite of {of_graphs} ")),
+    ] {
+        for command in ["schedule", "explain", "what-if"] {
+            let typed = [command, program, "--rewrite", names];
+            let (_, error) = ends(&halflap(&dir, &typed), 2);
+            assert!(error.contains(&said) && error.contains(program.as_str()), "{error}");
+        }
+    }
+    for (program, more, said) in [
+        (&graph, &["--rewrite", "mrge"][..], "did you mean 'merge'?"),
+        (&graph, &["--merge", "op1x,op2"], "is not a node of the graph; did you mean "),
+        (&module, &["--merge", "all-gathr,x"], "of the module; did you mean 'all-gather"),
+        (&graph, &["--rewrite", "--piece-tail", "0"], "'0' is not an amount of a product's"),
+        (&graph, &["--rewrite", "--without", "merge:99"], "json.gz: --without merge:99: "),
+        (&module, &["--rewrite", "--without", "merge:99"], "txt.gz: --without merge:99: "),
+    ] {
+        let quick = ["schedule", program, "--effort", "quick"];
+        let (_, error) = ends(&halflap(&dir, &[&quick[..], more].concat()), 2);
+        assert!(error.contains(said), "{more:?}: {error}");
+    }
+}
+
 /// With more rewrites, or more memory, a step is never longer; and the order alone is that of a
 /// search without rewrites.
 #[test]

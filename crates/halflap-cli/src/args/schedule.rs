@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use halflap::Unknown;
 use halflap::improve::Allowed;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
 use halflap::rewrite::RewriteKind;
+use halflap::{Unknown, nearest};
 use halflap_hlo::change::{Found, RecipeKind};
 
 use super::shared::{
@@ -41,7 +41,7 @@ pub struct Schedule {
     /// The ramp-up and ramp-down of each piece that --rewrite splits a matrix product into, as an
     /// amount of its result: a size, or a multiple of the default such as 2x [default: 2MiB].
     #[arg(long, value_name = "SIZE", help_heading = REWRITES)]
-    #[arg(requires = "rewrite", hide_short_help = true)]
+    #[arg(requires = "rewrite", hide_short_help = true, value_parser = tail)]
     pub piece_tail: Option<Budget>,
     /// Of a changed program only the recipes are wanted, and its order only as far as that was
     /// needed to choose them. Not on the command line.
@@ -117,6 +117,8 @@ impl Schedule {
 pub struct Rewrites {
     pub graphs: Option<Allowed>,
     pub modules: Option<AllowedRecipes>,
+    /// The kinds that were typed.
+    named: Vec<String>,
 }
 
 /// Which rewrites of HLO modules may be used.
@@ -155,7 +157,25 @@ impl Rewrites {
         Rewrites {
             graphs: Some(Allowed { exact_only, ..Allowed::exact() }),
             modules: Some(AllowedRecipes { kinds: RecipeKind::ALL.to_vec(), exact_only }),
+            named: Vec::new(),
         }
+    }
+
+    /// What is wrong with a name that is only one of the other kind of program's rewrites.
+    pub fn problem(&self, is_module: bool) -> Option<String> {
+        let graphs: Vec<&str> = RewriteKind::ALL.map(RewriteKind::name).to_vec();
+        let modules: Vec<&str> = RecipeKind::ALL.map(RecipeKind::name).to_vec();
+        let (this, own, others, of_others) = match is_module {
+            true => ("an HLO module", modules, graphs, "captured graphs"),
+            false => ("a captured graph", graphs, modules, "HLO modules"),
+        };
+        let is_strange =
+            |name: &&String| others.contains(&name.as_str()) && !own.contains(&name.as_str());
+        let name = self.named.iter().find(is_strange)?;
+        let own = own.join(", ");
+        Some(format!(
+            "'{name}' is a rewrite of {of_others}; for {this} there are exact, all, none and {own}"
+        ))
     }
 
     /// With others that are used only where they are named.
@@ -170,6 +190,7 @@ impl Rewrites {
             if let Some(graphs) = self.graphs.as_mut().filter(|of| !of.kinds.contains(&kind)) {
                 graphs.kinds.push(kind);
             }
+            self.named.push(kind.name().to_owned());
         }
         Ok(self)
     }
@@ -180,7 +201,7 @@ impl FromStr for Rewrites {
 
     fn from_str(text: &str) -> Result<Rewrites, String> {
         match text {
-            "none" => Ok(Rewrites { graphs: None, modules: None }),
+            "none" => Ok(Rewrites { graphs: None, modules: None, named: Vec::new() }),
             list => listed(list),
         }
     }
@@ -201,8 +222,10 @@ fn named(names: &[&str]) -> Result<Rewrites, String> {
     let is_known =
         |name: &&str| RewriteKind::named(name).is_some() || RecipeKind::named(name).is_some();
     if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        let near = nearest(name, Rewrites::names().into_iter().filter(|_| !name.is_empty()));
+        let meant = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
         return Err(format!(
-            "'{name}' is not a rewrite: choose exact, all, none, or from the list {}",
+            "'{name}' is not a rewrite: choose exact, all, none, or from the list {}{meant}",
             Rewrites::names().join(", ")
         ));
     }
@@ -212,7 +235,8 @@ fn named(names: &[&str]) -> Result<Rewrites, String> {
         names.iter().filter_map(|name| RecipeKind::named(name)).collect();
     let graphs = Some(Allowed { kinds, exact_only: false }).filter(|of| !of.kinds.is_empty());
     let modules = Some(AllowedRecipes { kinds: recipes, exact_only: false });
-    Ok(Rewrites { graphs, modules: modules.filter(|of| !of.kinds.is_empty()) })
+    let named = names.iter().map(|&name| name.to_owned()).collect();
+    Ok(Rewrites { graphs, modules: modules.filter(|of| !of.kinds.is_empty()), named })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -223,6 +247,15 @@ pub enum Emit {
     Hlo,
     /// halflap.graph/1.
     Graph,
+}
+
+/// A tail is given as limits are, and is none.
+fn tail(text: &str) -> Result<Budget, String> {
+    let problem = format!(
+        "'{text}' is not an amount of a product's result: it must be a size such as 512KiB or 0B, \
+         or a multiple of the default such as 2x"
+    );
+    text.parse().map_err(|_| problem)
 }
 
 fn pass(name: &str) -> Result<Pass, Unknown> {
