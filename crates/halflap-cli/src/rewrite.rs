@@ -33,6 +33,7 @@ use crate::pictures;
 use crate::search::{
     ChangeScope, ChosenProgram, MemoryLimits, OrderedUnit, ProgramLimits, ProgramSearch, Rung,
     SearchOutcome, Wanted, best, best_choice, improved, is_interrupted, requested, search,
+    times_asked,
 };
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line, steps};
 use crate::source::{ProgramSource, Subject};
@@ -146,7 +147,8 @@ fn given(
     let is_at_bound =
         |unit: &Decided<SearchOutcome>| unit.found.bound.is_reached_by(unit.result.step_time());
     let asked = Rung::asked(&args.search);
-    let after = best(&args.search, asked, walk, |all| all.iter().all(is_at_bound))?.pop();
+    let times = times_asked(&args.search, peak_before);
+    let after = best(times, asked, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
     let recipes = merged.map(|(_, source)| Recipe::Merge { members: source.of.clone() }).collect();
@@ -197,7 +199,9 @@ fn best_chosen(
     let choice = |rung| RewriteChoice { before, allowed, rung, orders: Some(&orders) };
     // What is left out is named by its number among all that are chosen.
     let all = args::Schedule { without: Vec::new(), ..args.clone() };
-    let (rung, best) = best_choice(&args.search, |rung| chosen(&all, subject, choice(rung)))?;
+    let peak_before = before.priced.peak_before();
+    let choose = |rung| chosen(&all, subject, choice(rung));
+    let (rung, best) = best_choice(&args.search, peak_before, choose)?;
     match args.without.is_empty() {
         true => Ok(best),
         false => chosen(args, subject, choice(rung)),

@@ -92,7 +92,8 @@ pub fn improve<T>(
     let (rung, chosen) = match args.allowed_recipes() {
         Some(allowed) => {
             let choose = |rung| maker(rung).chosen(allowed, &[]);
-            let (rung, best) = best_choice(&args.search, choose)?;
+            let peak_before = own.last().map_or(Bytes::ZERO, |entry| entry.priced.peak_before());
+            let (rung, best) = best_choice(&args.search, peak_before, choose)?;
             match &args.without[..] {
                 [] => (rung, best),
                 without => (rung, maker(rung).chosen(allowed, without)?),

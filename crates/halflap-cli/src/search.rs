@@ -52,12 +52,23 @@ impl SearchOutcome {
     }
 }
 
+/// Smaller limits that a search within more is compared with, as multiples of what the input order
+/// needs: it is not exact, and with more memory it may find a slower order. At these multiples, and
+/// from one of them to any larger limit, more memory never gives a longer step.
+const SMALLER: [f64; 4] = [1.0, 1.2, 1.5, 2.0];
+
+/// How many times what the input order needs was asked for.
+pub fn times_asked(args: &SearchArgs, peak_before: Bytes) -> f64 {
+    let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
+    limit.0 as f64 / peak_before.0.max(1) as f64
+}
+
 /// How hard a search is, and within which limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
     effort: EffortArg,
-    /// Whether the limit is at most what the input order needs.
-    at_input_peak: bool,
+    /// Which of the smaller limits it is within, if it is.
+    smaller: Option<usize>,
     /// Whether units that others run may need no more than in their input orders, even if there is
     /// more: what they take, their callers cannot use.
     leaves_free: bool,
@@ -67,7 +78,7 @@ impl Rung {
     /// What was asked for.
     pub fn asked(args: &SearchArgs) -> Rung {
         let effort = args.effort.unwrap_or(EffortArg::Default);
-        Rung { effort, at_input_peak: false, leaves_free: false }
+        Rung { effort, smaller: None, leaves_free: false }
     }
 
     /// The same with the effort that rewrites are tried with.
@@ -80,40 +91,36 @@ impl Rung {
         Rung { effort: EffortArg::Quick, ..self }
     }
 
-    /// All searches with less effort or memory that could give a faster step, the hardest first.
-    /// The orders of a module's computations depend on each other, and so do rewrites and orders;
-    /// for a single graph, more effort includes everything that less does.
-    pub fn lesser(self, args: &SearchArgs, is_single: bool) -> Vec<Rung> {
-        let has_more = match args.memory_budget {
-            Some(Budget::Times(times)) => times > 1.0,
-            Some(Budget::Absolute(_)) => true,
-            None => false,
+    /// All searches with less effort or memory that could give a faster step, the hardest first,
+    /// where so many times what the input order needs was asked for. The orders of a module's
+    /// computations depend on each other, and so do rewrites and orders; for a single graph, more
+    /// effort includes everything that less does.
+    pub fn lesser(self, times_asked: f64, is_single: bool) -> Vec<Rung> {
+        // One that equals the requested limit is no other.
+        let below = SMALLER.iter().take_while(|&&times| times < times_asked - 1e-6).count();
+        let limits: Vec<Option<usize>> = match self.smaller {
+            None => std::iter::once(None).chain((0..below).rev().map(Some)).collect(),
+            Some(most) => (0..=most).rev().map(Some).collect(),
         };
         let efforts = [EffortArg::Thorough, EffortArg::Default, EffortArg::Quick];
         let efforts = efforts.into_iter().skip_while(|&effort| effort != self.effort);
-        let rungs = efforts.flat_map(|effort| {
-            [false, true].map(|at_input_peak| Rung { effort, at_input_peak, ..self })
-        });
-        let has_room = |rung: &Rung| match rung.at_input_peak {
-            true => has_more,
-            false => !self.at_input_peak,
-        };
-        let is_worth = |rung: &Rung| has_room(rung) && (!is_single || rung.effort == self.effort);
-        rungs.filter(|&rung| rung != self).filter(is_worth).collect()
+        let efforts = efforts.filter(|&effort| !is_single || effort == self.effort);
+        let of = |effort| limits.iter().map(move |&smaller| Rung { effort, smaller, ..self });
+        efforts.flat_map(of).filter(|&rung| rung != self).collect()
     }
 }
 
 /// The best of the orders found by a search and by lesser ones: the search is not exact, and a
 /// larger budget or effort may find a slower order.
 pub fn best<T>(
-    args: &SearchArgs,
+    times_asked: f64,
     from: Rung,
     walk: impl Fn(Rung) -> Result<Vec<Decided<T>>, Failed>,
     is_best: impl Fn(&[Decided<T>]) -> bool,
 ) -> Result<Vec<Decided<T>>, Failed> {
     let mut best = walk(from);
     let is_single = best.as_ref().is_ok_and(|all| all.len() == 1);
-    for rung in from.lesser(args, is_single) {
+    for rung in from.lesser(times_asked, is_single) {
         match &best {
             Err(Failed::Stopped) => break,
             Ok(all) if is_best(all) => break,
@@ -154,11 +161,12 @@ pub trait ChosenProgram {
 /// other rewrites are chosen, which may be better.
 pub fn best_choice<C: ChosenProgram>(
     args: &SearchArgs,
+    peak_before: Bytes,
     choose: impl Fn(Rung) -> Result<C, Failed>,
 ) -> Result<(Rung, C), Failed> {
     let asked = Rung::asked(args);
     let mut best = (asked, choose(asked)?);
-    for rung in asked.lesser(args, false) {
+    for rung in asked.lesser(times_asked(args, peak_before), false) {
         if best.1.is_shortest() {
             break;
         }
@@ -359,9 +367,14 @@ impl MemoryLimits {
         let asked = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
         MemoryLimits {
             asked,
-            used: if rung.at_input_peak { asked.min(peak_before) } else { asked },
+            used: rung.smaller.map_or(asked, |which| smaller_limit(which, asked, peak_before)),
         }
     }
+}
+
+/// One of the smaller limits, or what was asked for if that is less.
+fn smaller_limit(which: usize, asked: Bytes, peak_before: Bytes) -> Bytes {
+    asked.min(Budget::Times(SMALLER[which]).limit(peak_before))
 }
 
 /// The memory limits of a program's units, by name: all together need at most what the whole may.
@@ -376,13 +389,13 @@ pub struct ProgramLimits {
 #[derive(Clone, Copy, Debug)]
 struct UnitLimits {
     asked: Bytes,
-    /// If the whole needs no more than in its input orders.
-    at_input_peak: Bytes,
+    /// If the whole is within one of the smaller limits.
+    at_smaller: [Bytes; SMALLER.len()],
 }
 
 impl UnitLimits {
     fn on(self, rung: Rung) -> MemoryLimits {
-        let used = if rung.at_input_peak { self.at_input_peak } else { self.asked };
+        let used = rung.smaller.map_or(self.asked, |which| self.at_smaller[which]);
         MemoryLimits { asked: self.asked, used }
     }
 }
@@ -406,9 +419,14 @@ impl ProgramLimits {
     ) -> ProgramLimits {
         let whole = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
         let limits = |whole| source.workload.limits(own, whole);
-        let (asked, at_input) = (limits(whole), limits(whole.min(peak_before)));
+        let asked = limits(whole);
+        let at_smaller = std::array::from_fn::<_, { SMALLER.len() }, _>(|which| {
+            let less = smaller_limit(which, whole, peak_before);
+            if less < whole { limits(less) } else { asked.clone() }
+        });
         let one = |unit: UnitId| {
-            let limits = UnitLimits { asked: asked[unit], at_input_peak: at_input[unit] };
+            let at_smaller = at_smaller.each_ref().map(|limits| limits[unit]);
+            let limits = UnitLimits { asked: asked[unit], at_smaller };
             (source.name_of(unit).to_owned(), limits)
         };
         ProgramLimits { peak_before, of: source.workload.units.ids().map(one).collect() }
@@ -471,7 +489,7 @@ impl ProgramSearch<'_> {
         let limits = limits.for_changed(source, self.args)?;
         let walk = |rung: Rung| self.either(source, rung, &limits);
         let is_last = |all: &[OrderedUnit]| all.iter().all(is_at_bound) || is_interrupted(all);
-        let mut all = best(self.args, from, walk, is_last)?;
+        let mut all = best(times_asked(self.args, limits.peak_before), from, walk, is_last)?;
         let mut found: Vec<&mut SearchOutcome> =
             all.iter_mut().filter_map(|unit| unit.found.as_mut()).collect();
         let rest =

@@ -530,6 +530,26 @@ fn a_longer_list_of_rewrites_is_no_worse() {
     }
 }
 
+/// From one of the limits that all larger ones are compared with to any larger one, more memory
+/// never gives a longer step.
+#[test]
+fn more_memory_is_no_slower() {
+    let dir = folder("rewrite_memory");
+    for (name, which) in
+        [("fsdp_llama_8", "none"), ("fsdp_tp_llama_4", "none"), ("fsdp_llama_8", "exact")]
+    {
+        let graph = corpus(&format!("{name}.graph.json.gz"));
+        let step = |budget: &&str| {
+            let schedule = ["schedule", &graph, "--memory-budget", budget, "--rewrite", which];
+            let found =
+                asked(&dir, &[&schedule[..], &["--effort", "quick", "--no-advice"]].concat());
+            found["step_time"].as_f64().unwrap()
+        };
+        let steps: Vec<f64> = ["1x", "1.2x", "1.5x", "2x", "3x"].iter().map(step).collect();
+        assert!(steps.is_sorted_by(|less, more| more <= less), "{name} {which}: {steps:?}");
+    }
+}
+
 /// What a command prints as JSON.
 fn asked(dir: &std::path::Path, arguments: &[&str]) -> Value {
     let (out, _) = ends(&halflap(dir, &[arguments, &["--json"]].concat()), 0);
