@@ -543,7 +543,7 @@ fn a_module_is_changed_where_that_helps() {
 
 #[test]
 fn wrong_changes_are_found_by_proof_and_by_running() {
-    let dir = folder("module-verify");
+    let dir = folder("module-wrong");
     let run = |args: &[&str], code| ends(&halflap(&dir, args), code);
     fs::write(dir.join("old.txt"), changeable()).unwrap();
     fs::write(dir.join("bad.txt"), changeable().replace("add(%y, %y)", "multiply(%y, %y)"))
@@ -819,7 +819,7 @@ fn collectives_go_over_nodes_on_two_levels() {
 /// A run that takes too long is no proof, and no refutation.
 #[test]
 fn runs_that_take_too_long_end() {
-    let dir = folder("module-limit");
+    let dir = folder("module-all-limits");
     let text = "HloModule long
 
 body {
