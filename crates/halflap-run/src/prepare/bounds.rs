@@ -23,7 +23,7 @@ pub(crate) struct Bounds {
     pub(crate) most: Vec<(usize, i64)>,
     /// Whether what such an index is for is dropped, as a scatter does, and not moved into range.
     pub(crate) drops: bool,
-    /// Whether a `select` replaces what such an index gives.
+    /// Whether a `select` replaces what such an index gives, or it is for another rank's part.
     pub(crate) is_replaced: bool,
     /// The input of the module that the indices are.
     pub(crate) source: Option<String>,
@@ -49,7 +49,7 @@ pub(super) fn bounds(flat: &Flat<'_>, instr: InstrId, leaves: &[ResultLeaf]) -> 
         _ => Vec::new(),
     };
     if !bounds.is_empty() {
-        let is_replaced = is_replaced(module, instr);
+        let is_replaced = is_replaced(flat, instr) || is_of_ranks(flat, instr);
         let source = source(flat, instr);
         for bounds in &mut bounds {
             (bounds.is_replaced, bounds.source) = (is_replaced, source.clone());
@@ -152,7 +152,8 @@ impl Indices<'_> {
 
 /// Whether what an instruction looks up or writes is replaced, by a `select` that looks at the
 /// index, wherever the index is out of range.
-fn is_replaced(module: &Module, instr: InstrId) -> bool {
+fn is_replaced(flat: &Flat<'_>, instr: InstrId) -> bool {
+    let module = flat.module;
     let operands = module.operands(instr);
     let (first, read) = match module.instruction(instr).opcode {
         Opcode::DynamicSlice | Opcode::Gather => (1, true),
@@ -160,14 +161,38 @@ fn is_replaced(module: &Module, instr: InstrId) -> bool {
         _ => return false,
     };
     let indices = operands.iter().skip(first);
-    let of_index: BTreeSet<InstrId> =
-        indices.flat_map(|operand| made_of(module, operand.of, shifted)).collect();
+    let is_fixed = |instr: &InstrId| {
+        use Opcode::*;
+        matches!(flat.opcode(*instr), Constant | Iota | PartitionId | ReplicaId)
+    };
+    let mut of_index: BTreeSet<InstrId> =
+        indices.flat_map(|operand| flat.made_of(operand.of, shifted)).collect();
+    of_index.retain(|instr| !is_fixed(instr));
     match read {
-        true => reaches_selects(module, instr, &of_index),
-        false => made_of(module, operands[1].of, rearranged)
+        true => reaches_selects(flat, instr, &of_index),
+        false => flat
+            .made_of(operands[1].of, rearranged)
             .into_iter()
-            .any(|instr| looks_at(module, instr, &of_index)),
+            .any(|instr| looks_at(flat, instr, &of_index)),
     }
+}
+
+/// Whether an index counts from where a rank's part begins: a scatter then drops the updates that
+/// other ranks make.
+fn is_of_ranks(flat: &Flat<'_>, instr: InstrId) -> bool {
+    if flat.opcode(instr) != Opcode::Scatter {
+        return false;
+    }
+    let is_rank =
+        |of: &InstrId| matches!(flat.opcode(*of), Opcode::PartitionId | Opcode::ReplicaId);
+    let begins_at_rank = |of: InstrId| match (flat.opcode(of), flat.module.operands(of)) {
+        (Opcode::Subtract, [_, begin]) => {
+            flat.made_of(begin.of, |_| 0..usize::MAX).iter().any(is_rank)
+        }
+        _ => false,
+    };
+    let indices = index_operands(flat.module, instr);
+    indices.flat_map(|index| flat.made_of(index, shifted)).any(begins_at_rank)
 }
 
 /// Whether elements of an array stay what they are, although elsewhere.
@@ -192,46 +217,16 @@ pub(super) fn shifted(opcode: Opcode) -> Range<usize> {
     }
 }
 
-/// The values, but constants, that an array is made of, through some operands.
-fn made_of(
-    module: &Module,
-    instr: InstrId,
-    through: fn(Opcode) -> Range<usize>,
-) -> BTreeSet<InstrId> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![instr];
-    while let Some(instr) = open.pop() {
-        let opcode = module.instruction(instr).opcode;
-        if matches!(opcode, Opcode::Constant | Opcode::Iota) || !found.insert(instr) {
-            continue;
-        }
-        let operands = module.operands(instr).iter().enumerate();
-        let followed = operands.filter(|(place, _)| through(opcode).contains(place));
-        open.extend(followed.map(|(_, operand)| operand.of));
-    }
-    found
-}
-
 /// Whether an instruction is a `select` whose condition depends on one of these values.
-fn looks_at(module: &Module, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
-    if module.instruction(instr).opcode != Opcode::Select {
-        return false;
-    }
-    let mut seen = BTreeSet::new();
-    let mut open = vec![module.operands(instr)[0].of];
-    while let Some(instr) = open.pop() {
-        if values.contains(&instr) {
-            return true;
-        }
-        if seen.insert(instr) {
-            open.extend(module.operands(instr).iter().map(|operand| operand.of));
-        }
-    }
-    false
+fn looks_at(flat: &Flat<'_>, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
+    let condition = || flat.module.operands(instr)[0].of;
+    flat.opcode(instr) == Opcode::Select
+        && flat.made_of(condition(), |_| 0..usize::MAX).iter().any(|instr| values.contains(instr))
 }
 
 /// Whether whatever is computed from a value, element by element, ends in such a `select`.
-fn reaches_selects(module: &Module, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
+fn reaches_selects(flat: &Flat<'_>, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
+    let module = flat.module;
     let computation = module.computation_of(instr);
     let mut reached = BTreeSet::from([instr]);
     // Readers come after what they read.
@@ -240,7 +235,7 @@ fn reaches_selects(module: &Module, instr: InstrId, values: &BTreeSet<InstrId>) 
             continue;
         }
         let opcode = module.instruction(reader).opcode;
-        if looks_at(module, reader, values) {
+        if looks_at(flat, reader, values) {
             continue;
         }
         if !(only_rearranges(opcode) || opcode.is_elementwise()) {
@@ -277,7 +272,8 @@ start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
     fn bounds_of(text: &str, name: &str) -> Vec<Bounds> {
         let module = Module::read(text.to_owned()).unwrap();
         let instr = module
-            .instructions(module.entry())
+            .computations()
+            .flat_map(|all| module.instructions(all))
             .find(|&instr| module.instruction_name(instr) == name)
             .unwrap();
         let leaves: Vec<ResultLeaf> = module
@@ -309,6 +305,71 @@ start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
             .replace("ROOT kept", "kept")
             .replace("\n}", "\n  ROOT t = (f32[3,4], f32[3,4]) tuple(kept, rows)\n}");
         assert_eq!(bounds_of(&other, "rows").len(), 1);
+    }
+
+    /// The mask is computed elsewhere, even before a loop, and handed to the fusion that looks up.
+    #[test]
+    fn a_mask_may_come_from_outside() {
+        let looked_up = "r {
+  t = f32[10,4] parameter(0)
+  i = s32[3,1] parameter(1)
+  g = pred[3] parameter(2)
+  goods = pred[3,4] broadcast(g), dimensions={0}
+  rows = f32[3,4] gather(t, i), offset_dims={1}, collapsed_slice_dims={0}, \
+start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  nil = f32[] constant(0)
+  none = f32[3,4] broadcast(nil), dimensions={}
+  ROOT kept = f32[3,4] select(goods, rows, none)
+}
+";
+        let state = "(s32[], f32[10,4], s32[3,1], pred[3], f32[3,4])";
+        let part = |kind: &str, index: usize| {
+            format!("  e{index} = {kind} get-tuple-element(s), index={index}\n")
+        };
+        let parts: String = ["s32[]", "f32[10,4]", "s32[3,1]", "pred[3]"]
+            .into_iter()
+            .enumerate()
+            .map(|(index, kind)| part(kind, index))
+            .collect();
+        let text = |mask: &str| {
+            format!(
+                "HloModule m\n\n{looked_up}\nbody {{\n  s = {state} parameter(0)\n{parts}  \
+                 f = f32[3,4] fusion(e1, e2, e3), kind=kLoop, calls=r\n  \
+                 ROOT n = {state} tuple(e0, e1, e2, e3, f)\n}}\n\ncond {{\n  \
+                 s = {state} parameter(0)\n  k = s32[] get-tuple-element(s), index=0\n  \
+                 ROOT c = pred[] compare(k, k), direction=LT\n}}\n\nENTRY e {{\n  \
+                 table = f32[10,4] parameter(0)\n  ids = s32[3] parameter(1)\n  \
+                 other = s32[3] parameter(2)\n  z = s32[] constant(0)\n  \
+                 v = f32[3,4] parameter(3)\n  wide = s32[3,1] bitcast(ids)\n  \
+                 nine = s32[] constant(9)\n  nines = s32[3] broadcast(nine), dimensions={{}}\n  \
+                 good = pred[3] compare({mask}, nines), direction=LE\n  \
+                 t = {state} tuple(z, table, wide, good, v)\n  \
+                 ROOT w = {state} while(t), condition=cond, body=body\n}}\n"
+            )
+        };
+        assert!(bounds_of(&text("ids"), "rows").is_empty());
+        assert_eq!(bounds_of(&text("other"), "rows").len(), 1);
+    }
+
+    /// Updates for other ranks' parts of an array are dropped on purpose.
+    #[test]
+    fn a_scatter_may_drop_what_other_ranks_take() {
+        let text = |begin: &str| {
+            format!(
+                "HloModule m\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+                 ROOT c = f32[] add(a, b)\n}}\n\nENTRY e {{\n  t = f32[10,4] parameter(0)\n  \
+                 i = s32[3,1] parameter(1)\n  u = f32[3,2,4] parameter(2)\n  \
+                 p = u32[] partition-id()\n  n = s32[] convert(p)\n  ten = s32[] constant(10)\n  \
+                 r = s32[] multiply(n, ten)\n  o = s32[] constant(3)\n  \
+                 begin = s32[3,1] broadcast({begin}), dimensions={{}}\n  \
+                 own = s32[3,1] subtract(i, begin)\n  \
+                 ROOT s = f32[10,4] scatter(t, own, u), update_window_dims={{1,2}}, \
+                 inserted_window_dims={{}}, scatter_dims_to_operand_dims={{0}}, \
+                 index_vector_dim=1, to_apply=add\n}}\n"
+            )
+        };
+        assert!(bounds_of(&text("r"), "s").is_empty());
+        assert_eq!(bounds_of(&text("o"), "s").len(), 1);
     }
 
     #[test]

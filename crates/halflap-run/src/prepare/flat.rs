@@ -10,15 +10,21 @@ pub(super) struct Flat<'a> {
     pub(super) module: &'a Module,
     /// Which fusion or call runs a computation, where there is one alone.
     callers: BTreeMap<ComputationId, InstrId>,
+    /// Which loop a computation is the body or the condition of.
+    loops: BTreeMap<ComputationId, InstrId>,
 }
 
 impl<'a> Flat<'a> {
     pub(super) fn new(module: &'a Module) -> Flat<'a> {
         let mut callers = BTreeMap::new();
         let mut others = BTreeSet::new();
+        let mut loops = BTreeMap::new();
         for instr in module.computations().flat_map(|all| module.instructions(all)) {
             let is_inner =
                 matches!(module.instruction(instr).opcode, Opcode::Fusion | Opcode::Call);
+            if module.instruction(instr).opcode == Opcode::While {
+                loops.extend(module.called(instr).iter().map(|&callee| (callee, instr)));
+            }
             for &callee in module.called(instr) {
                 if !is_inner || callers.insert(callee, instr).is_some() {
                     others.insert(callee);
@@ -26,7 +32,7 @@ impl<'a> Flat<'a> {
             }
         }
         callers.retain(|callee, _| !others.contains(callee));
-        Flat { module, callers }
+        Flat { module, callers, loops }
     }
 
     pub(super) fn opcode(&self, instr: InstrId) -> Opcode {
@@ -70,6 +76,28 @@ impl<'a> Flat<'a> {
         is_whole.then_some(operand.of)
     }
 
+    /// What an element of a loop's state is before the loop, if no iteration changes it.
+    fn unchanged(&self, instr: InstrId) -> Option<InstrId> {
+        let module = self.module;
+        let (state, index) = self.state_element(instr)?;
+        let around = *self.loops.get(&state)?;
+        let roots = module.called(around).iter().map(|&callee| self.maker(module.root(callee)));
+        let next = roots.filter_map(|root| self.element(root, index)).next()?;
+        let (after, same) = self.state_element(self.maker(next))?;
+        let is_kept = self.loops.get(&after) == Some(&around) && same == index;
+        let before = self.maker(module.operands(around).first()?.of);
+        self.element(before, index).filter(|_| is_kept)
+    }
+
+    /// The computation whose argument a value is an element of, and which.
+    fn state_element(&self, instr: InstrId) -> Option<(ComputationId, usize)> {
+        let [state] = self.module.operands(instr) else { return None };
+        let is_element = self.opcode(instr) == Opcode::GetTupleElement
+            && self.opcode(state.of) == Opcode::Parameter;
+        let index = self.module.tuple_index(instr).filter(|_| is_element)?;
+        Some((self.module.computation_of(state.of), index as usize))
+    }
+
     fn copied(&self, instr: InstrId) -> Option<InstrId> {
         let [operand] = self.module.operands(instr) else { return None };
         let is_whole = self.module.path(operand).is_empty();
@@ -96,7 +124,7 @@ impl<'a> Flat<'a> {
             if !found.insert(instr) {
                 continue;
             }
-            if let Some(other) = self.across(instr) {
+            if let Some(other) = self.across(instr).or_else(|| self.unchanged(instr)) {
                 open.push(other);
                 continue;
             }
