@@ -49,7 +49,7 @@ impl Walk<'_> {
             format!("--filter-kernels={}", filter.join(",")),
             "--launch-blocking".to_owned(),
         ];
-        let asked = StageOptions { stage: "values-run", memory, options };
+        let asked = StageOptions { stage: "values-run", memory, options, limit: None };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
         // If all ranks fail in the same way, another one may be first this time, and only its

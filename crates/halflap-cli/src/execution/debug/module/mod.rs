@@ -74,8 +74,17 @@ pub fn debug(
     }
     let session = ModuleSession::open(args, path, folder, is_loud);
     let last = StageOptions::new("plain", Memory::Cached, &[]);
-    let mut walk =
-        Walk { session, module, overrun: None, left: None, last, alone: None, kind: None };
+    let plain_took = Duration::ZERO;
+    let mut walk = Walk {
+        session,
+        module,
+        overrun: None,
+        left: None,
+        last,
+        alone: None,
+        kind: None,
+        plain_took,
+    };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
         // Faults that are caught in different ways have the same fields.
@@ -104,6 +113,8 @@ struct Walk<'a> {
     alone: Option<CommandWords>,
     /// The kind of fault that the runs reported.
     kind: Option<String>,
+    /// How long the plain run took.
+    plain_took: Duration,
 }
 
 /// The run in which lifetimes and numbers are checked, and how long it took.
@@ -196,7 +207,8 @@ impl Walk<'_> {
         self.session.find_order()?;
         let begun = Instant::now();
         let plain = self.stage("plain run", &StageOptions::new("plain", Memory::Cached, &[]))?;
-        let is_brief = begun.elapsed() < BRIEF;
+        self.plain_took = begun.elapsed();
+        let is_brief = self.plain_took < BRIEF;
         if let Some(finding) = self.at_once(&plain)? {
             return Ok(Some(finding));
         }

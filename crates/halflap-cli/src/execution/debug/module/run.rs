@@ -63,6 +63,8 @@ pub struct StageOptions {
     pub stage: &'static str,
     pub memory: Memory,
     pub options: Vec<String>,
+    /// How long a loop may take here, if that is less than elsewhere.
+    pub limit: Option<Duration>,
 }
 
 impl StageOptions {
@@ -71,7 +73,13 @@ impl StageOptions {
             stage,
             memory,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
+            limit: None,
         }
+    }
+
+    /// The same, in a limited time.
+    pub fn within(self, limit: Duration) -> StageOptions {
+        StageOptions { limit: Some(limit), ..self }
     }
 }
 
@@ -128,12 +136,13 @@ impl<'a> ModuleSession<'a> {
 
     /// Runs the module once more.
     pub fn run(&self, asked: &StageOptions) -> Result<ModuleRun, Failed> {
+        let loop_time = asked.limit.unwrap_or(Duration::MAX).min(self.loop_time());
         let nanos = |time: Duration| OsString::from(format!("{}ns", time.as_nanos()));
         let mut command: Vec<OsString> = vec!["run".into(), self.module.clone().into()];
         command.extend(self.passed_on());
         command.extend(["-o".into(), self.folder.join(asked.stage).join("out.npz").into()]);
         command.extend(["--timeout".into(), nanos(self.kernel_time())]);
-        command.extend(["--loop-timeout".into(), nanos(self.loop_time())]);
+        command.extend(["--loop-timeout".into(), nanos(loop_time)]);
         command.extend(asked.memory.option().map(OsString::from));
         command.extend(self.is_unfused(asked).then(|| OsString::from("--no-fuse")));
         command.extend(asked.options.iter().map(OsString::from));

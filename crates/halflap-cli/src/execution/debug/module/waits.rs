@@ -1,5 +1,7 @@
 //! Ranks that wait for each other, or for a kernel that does not return.
 
+use std::time::Duration;
+
 use serde_json::Value as Json;
 
 use super::Walk;
@@ -8,6 +10,9 @@ use super::look::CloserLook;
 use super::run::{Memory, StageOptions};
 use crate::execution::debug::report::{Diagnosis, Kind, StrayCollective};
 use crate::exit::Failed;
+
+/// The least time for the first NaN of a loop that does not end.
+const SHORTEST: Duration = Duration::from_secs(5);
 
 impl Walk<'_> {
     /// Ranks that wait, or a kernel that hangs: its source line, and its inputs.
@@ -31,9 +36,11 @@ impl Walk<'_> {
     }
 
     /// A note on the first NaN of a run with a loop that does not end: comparisons with NaN are
-    /// never true, so that it may be why.
+    /// never true, so that it may be why. A NaN that matters comes early: in the time of the plain
+    /// run, or not at all.
     fn look_for_nan(&mut self) -> Result<(), Failed> {
-        let asked = StageOptions::new("first-nan", Memory::Cached, &["--nan-asserts"]);
+        let asked = StageOptions::new("first-nan", Memory::Cached, &["--nan-asserts"])
+            .within(self.plain_took.max(SHORTEST));
         let ran = self.session.run(&asked)?;
         let fault = ran.fault().filter(|fault| text(fault, "kind") == Some("not-finite"));
         let said = fault.as_ref().map_or("nothing".to_owned(), fault_words);
