@@ -31,6 +31,8 @@ class Case:
     quiet: bool = False
     #: Words of the finding.
     says: tuple = ()
+    #: The instruction in the kernel.
+    instruction: str | None = None
 
     def text(self, ranks):
         return text(self, ranks)

@@ -169,6 +169,12 @@ OPTIMISED_FAULTS = [
     fault("root-of-a-rounded-cosine", "the root of one minus the square of a cosine just above one", "distance", "broadcast_multiply_fusion", {0: with_one(9, 1.001), 1: all_of(1.0)}, kinds=("nan",)),
     fault("gradient-of-a-guarded-root", "the gradient of a root that a select guards: zero times an infinity", "guarded_root", "multiply_multiply_fusion", {0: with_one(9, 0.0)}, kinds=NOT_A_NUMBER),
     fault("row-without-keys", "attention of a row that is masked throughout", "padded_attention", "subtract_exponential_fusion", {2: lambda rank, usual: [8.0, 8.0, 0.0] + [8.0] * 5}, kinds=("nan",)),
+    # Inside of fusions and loops.
+    fault("logarithm-inside-of-a-fusion", "logarithms of negative numbers, which a fusion multiplies", "log_in_a_sum", "log_multiply_fusion", {0: positive}, kinds=("nan",), instruction="log.0"),
+    fault("infinity-inside-of-a-fusion", "an exponential that overflows, times zero in the same fusion", "large_times_zero", "broadcast_add_fusion", {0: all_of(20.0), 1: positive}, instruction="exp.0", says=("'mul.0' in 'broadcast_add_fusion' makes NaN",)),
+    fault("root-from-the-sixth-iteration-on", "roots of negative numbers from the sixth iteration on, in a fusion that adds them up", "roots_in_a_loop", "select_add_fusion", kinds=("nan",), instruction="sqrt.5", iteration=(5,)),
+    fault("median-of-roots", "a median, which is NaN where it looks for NaN and finds some", "median_of_roots", None, kinds=("nan",), says=("'sqrt.",)),
+    noted("function-outside-of-its-domain", "an inverse hyperbolic tangent of 1.5, for which a select puts NaN", "outside_of_its_domain", ("'atanh.55' in 'select_add_fusion'", "iteration 3", "first at [9]"), {1: with_one(9, 1.5)}),
     # Ranks.
     fault("mean-of-nothing-on-a-rank", "rank 2 keeps no element of those that it averages", "mean_of_kept", "reduce_divide_fusion", {1: EMPTY}, kinds=("nan",), rank=2),
     fault("mean-in-wrong-groups", "sums over pairs of ranks instead of over all, of which one pair has nothing", "mean_over_ranks", "wrapped_divide", {1: PAIRED}, kinds=("nan",), rank=4, edits=((EVERY, PAIRS),)),
@@ -212,6 +218,7 @@ OPTIMISED_CORRECT = [
     case("correct-guarded-logarithm", "logarithms of which a select keeps those of positive numbers", "guarded_logarithm", quiet=True),
     case("correct-count-up", "a counter that goes up to an input", "counted_up", {1: all_of(12)}),
     case("correct-count-of-nothing", "a counter that goes down, and is not less than an input at once", "counted_down", {1: all_of(0)}),
+    case("correct-counts-in-parts", "counts in a table of which each rank has a part, and drops the others' updates", "counts_in_parts", {1: lambda rank, usual: [(rank * 16 + 5 * place) % 128 for place in range(len(usual))]}),
     case("correct-small-scores", "a softmax without its maximum, of small scores", "softmax_of_large", {1: all_of(0.01)}),
 ]
 
@@ -238,11 +245,12 @@ OPTIMISED_SAMPLE = {
     "token-beyond-the-table", "cache-past-its-end", "token-of-one-rank", "label-beyond-the-classes",
     "token-filled-into-an-average", "token-filled-in-a-loop", "token-filled-into-a-result",
     "argmax-of-nan", "comparison-of-nan", "counter-that-goes-down", "counter-that-leaves-its-input", "logarithm-of-what-is-no-mask",
-    "mean-of-marked-elements", "activations-that-explode", "mean-in-wrong-groups",
+    "logarithm-inside-of-a-fusion", "infinity-inside-of-a-fusion", "root-from-the-sixth-iteration-on",
+    "median-of-roots", "function-outside-of-its-domain", "mean-of-marked-elements", "activations-that-explode", "mean-in-wrong-groups",
 }  # fmt: skip
 OPTIMISED_CORRECT_SAMPLE = {
     "correct-clipped-tokens", "correct-filled-tokens", "correct-windows", "correct-marks-in-a-branch",
-    "correct-log-of-mask", "correct-log-of-given-mask", "correct-filled-average",
+    "correct-counts-in-parts", "correct-log-of-mask", "correct-log-of-given-mask", "correct-filled-average",
     "correct-argmax-without-nan", "correct-guarded-logarithm", "correct-count-up", "correct-count-of-nothing",
     "correct-rows-filled-in-turn", "correct-mean-of-unmarked", "correct-blockwise-attention",
 }  # fmt: skip

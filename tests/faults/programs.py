@@ -320,6 +320,46 @@ def doubly_guarded_root(x, y):
     return jax.grad(loss)(x)
 
 
+# What a fusion makes, in which iteration, and what looks for it.
+
+
+@program(ROW, ROW)
+def log_in_a_sum(x, y):
+    logs = jnp.log(x - 2 * jnp.mean(x))
+    return jnp.sum(logs * y)
+
+
+@program(ROW, ROW)
+def large_times_zero(x, y):
+    return jnp.exp(x * x) * (y - y * jnp.sign(y)) + 1
+
+
+@program(ROW, ROW)
+def roots_in_a_loop(x, y):
+    def turn(i, x):
+        return x + jnp.where(i < 5, y, jnp.sqrt(-1 - x * x))
+
+    return lax.fori_loop(0, 12, turn, x)
+
+
+@program(ROW, ROW)
+def median_of_roots(x, y):
+    return jnp.median(jnp.sqrt(x)) + y
+
+
+@program(ROW, ROW)
+def outside_of_its_domain(x, y):
+    return lax.fori_loop(0, 8, lambda i, state: state + jnp.arctanh(jnp.where(i == 3, y, 0.3)), x)
+
+
+@program(TABLE, TOKENS, ranks=8)
+def counts_in_parts(table, tokens):
+    # As XLA partitions it: each rank adds what is for its own part.
+    tokens = lax.all_gather(tokens, "x", tiled=True) - lax.axis_index("x") * 16
+    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+    return lax.scatter_add(table, tokens[:, None], jnp.ones((64, 4)), numbers, mode="drop")
+
+
 # Masks as logarithms.
 
 

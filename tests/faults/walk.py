@@ -56,7 +56,7 @@ def wrong(case, answer):
     if code != 1 or not report:
         return f"exit {code}: {errors or report}"
     found = report["finding"]
-    for name, expected in (("kernel", case.kernel), ("rank", case.rank), ("buffer", case.buffer)):
+    for name, expected in (("kernel", case.kernel), ("instruction", case.instruction), ("rank", case.rank), ("buffer", case.buffer)):
         if expected is not None and found[name] != expected:
             return f"{name} is {found[name]}, not {expected}: {found['what']}"
     if case.iteration is not None and found["iteration"] != list(case.iteration):

@@ -189,6 +189,13 @@ impl Module {
         [name, place].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
+    /// The operation of the user's program that an instruction is part of: `dot_general`.
+    pub fn operation(&self, instr: InstrId) -> String {
+        let name = self.metadata(instr).op_name;
+        let whole = name.split(';').next().unwrap_or("").trim();
+        whole.rsplit('/').next().unwrap_or("").to_owned()
+    }
+
     /// The user's own names around an instruction, the outermost first: `layers_3.attention`. JAX's
     /// transforms and loops, and the operation itself, are not part of it.
     pub fn scope(&self, instr: InstrId) -> String {

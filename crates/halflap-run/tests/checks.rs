@@ -218,7 +218,9 @@ fn fusions_are_looked_into() {
     let clamped = &marked["clamped"][0];
     assert_eq!((&clamped["kernel"], &clamped["index"]), (&"a".into(), &6.into()));
     assert_eq!((&clamped["most"], &clamped["dropped"]), (&2.into(), &false.into()));
-    assert_eq!(marked["nan"][0]["how"], "constant");
+    let picked = &marked["nan"][0];
+    assert_eq!((&picked["how"], &picked["kernel"]), (&"picked".into(), &"b".into()));
+    assert_eq!(picked["instruction"], "s");
     let summed = found("(f32[2], f32[]) tuple(a, c)");
     assert_eq!(
         (&summed["nan"][0]["how"], &summed["nan"][0]["kernel"]),

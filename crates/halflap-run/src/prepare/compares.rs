@@ -21,6 +21,16 @@ pub(super) fn compares(module: &Module, instr: InstrId) -> bool {
     }
 }
 
+/// Whether an instruction asks which numbers are NaN.
+pub(super) fn asks(module: &Module, instr: InstrId) -> bool {
+    match (module.instruction(instr).opcode, module.operands(instr)) {
+        (Opcode::IsFinite, _) => true,
+        // Integers have no NaN to ask for.
+        (Opcode::Compare, [left, right]) => left.of == right.of,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,8 +49,11 @@ impl Handling {
         match module.instruction(instr).opcode {
             Bitcast | Broadcast | Concatenate | Copy | DynamicSlice | DynamicUpdateSlice
             | Gather | Pad | Reshape | Reverse | Slice | Transpose => Handling::Moves,
-            // What stands in for the results of a function that failed is no mark.
-            Select if !statuses.contains(&operands[0].of) => Handling::Moves,
+            // What stands in for the results of a function that failed is no mark, nor is what a
+            // function gives for numbers that it is not defined for.
+            Select if !statuses.contains(&operands[0].of) && !is_of_function(module, instr) => {
+                Handling::Moves
+            }
             Scatter => match only_replaces(module, instr) {
                 true => Handling::Moves,
                 false => Handling::Combines,
@@ -59,6 +62,28 @@ impl Handling {
             _ => Handling::Computes,
         }
     }
+}
+
+/// The functions of which JAX makes several instructions, with a `select` that gives NaN outside of
+/// their domain.
+const FUNCTIONS: [&str; 12] = [
+    "acos",
+    "acosh",
+    "asin",
+    "atanh",
+    "digamma",
+    "erf_inv",
+    "igamma",
+    "igammac",
+    "lgamma",
+    "polygamma",
+    "regularized_incomplete_beta",
+    "zeta",
+];
+
+/// Whether an instruction is part of such a function.
+fn is_of_function(module: &Module, instr: InstrId) -> bool {
+    FUNCTIONS.contains(&module.operation(instr).as_str())
 }
 
 /// Whether a scatter puts updates in the place of what was there.
@@ -139,6 +164,22 @@ mod tests {
         let names: BTreeSet<&str> =
             of_constants(&module).into_iter().map(|instr| module.instruction_name(instr)).collect();
         assert_eq!(names, BTreeSet::from(["n", "b", "d"]));
+    }
+
+    /// A `select` of the program, and one of a function that it calls.
+    #[test]
+    fn what_a_function_gives_outside_of_its_domain_is_no_mark() {
+        let handling = |operation: &str| {
+            let text = format!(
+                "HloModule m\n\nENTRY e {{\n  p = f32[4] parameter(0)\n  g = pred[4] parameter(1)\n  \
+                 n = f32[4] constant({{nan, nan, nan, nan}})\n  \
+                 ROOT r = f32[4] select(g, n, p), metadata={{op_name=\"jit(f)/{operation}\"}}\n}}\n"
+            );
+            let module = Module::read(text).unwrap();
+            Handling::of(&module, module.root(module.entry()), &BTreeSet::new())
+        };
+        assert_eq!(handling("jit(_where)/select_n"), Handling::Moves);
+        assert_eq!(handling("atanh"), Handling::Computes);
     }
 
     /// A factor whose status a fusion turns into a condition, and a mask of data.

@@ -11,7 +11,7 @@ use halflap_hlo::Opcode;
 use halflap_hlo::ids::InstrId;
 
 use super::bounds::{Bounds, bounds};
-use super::compares::compares;
+use super::compares::{asks, compares};
 use super::constants::{Handling, depends_on_operands_alone, has_marks};
 use super::flat::Flat;
 use super::label::{Argument, Label};
@@ -32,7 +32,7 @@ pub(crate) struct Inside {
     pub(crate) has_masks: bool,
     /// Whether lines take indices.
     pub(crate) has_indices: bool,
-    /// Whether lines compare floating-point numbers.
+    /// Whether lines compare floating-point numbers, or ask which are NaN.
     pub(crate) has_comparisons: bool,
 }
 
@@ -65,7 +65,7 @@ impl InnerLine {
             InnerLook::Indices => {
                 self.label.bounds.iter().map(|bounds| self.ins[bounds.input]).collect()
             }
-            InnerLook::Comparisons if self.label.compares => self.ins.clone(),
+            InnerLook::Comparisons if self.label.compares || self.label.asks => self.ins.clone(),
             InnerLook::Comparisons => Vec::new(),
         }
     }
@@ -110,7 +110,7 @@ impl Inside {
         });
     }
 
-    /// Whether a line compares NaN.
+    /// Whether a line compares NaN, or asks for it.
     pub(crate) fn compares_nan(&self, inputs: &[View<'_>], scratch: &mut Scratch) -> bool {
         let mut has_nan = false;
         self.walk(InnerLook::Comparisons).run(inputs, scratch, |line, known| {
@@ -220,7 +220,7 @@ impl InsideBuilder<'_> {
         let outputs = frame.remove(instrs.last()?)?;
         let mut inside = Inside {
             has_indices: lines.all.iter().any(|line| !line.label.bounds.is_empty()),
-            has_comparisons: lines.all.iter().any(|line| line.label.compares),
+            has_comparisons: lines.all.iter().any(|line| line.label.compares || line.label.asks),
             has_masks: lines.all.iter().any(|line| line.label.mask.is_some()),
             has_marks: lines.has_marks,
             lines: lines.all,
@@ -301,6 +301,7 @@ impl InsideBuilder<'_> {
                 .collect(),
             outs: made.map(|kind| Argument { is_constant, ..self.argument(instr, kind) }).collect(),
             handling: Handling::of(module, instr, self.statuses),
+            source: module.place(instr).or_else(|| self.label.source.clone()),
             ..self.label.clone()
         };
         let label = self.looked_at(instr, &operands.leaves, label);
@@ -330,6 +331,8 @@ impl InsideBuilder<'_> {
             bounds: bounds(self.flat, instr, leaves),
             mask: self.flat.masked_log(instr),
             compares: compares(module, instr),
+            asks: asks(module, instr),
+            selects: module.instruction(instr).opcode == Opcode::Select,
             fills: lookup.map(|&lookup| module.instruction_name(lookup).to_owned()),
             ..label
         }

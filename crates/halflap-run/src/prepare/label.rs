@@ -58,6 +58,10 @@ pub struct Label {
     pub(crate) fills: Option<String>,
     /// Whether it compares floating-point numbers, if checks look inside.
     pub(crate) compares: bool,
+    /// Whether it asks which numbers are NaN, if checks look inside.
+    pub(crate) asks: bool,
+    /// Whether it is a `select`, if checks look inside.
+    pub(crate) selects: bool,
     /// For a fusion, its instructions, if checks look into it.
     pub(crate) inside: Option<Arc<Inside>>,
 }
@@ -152,6 +156,8 @@ impl Preparer<'_> {
             mask: None,
             fills: None,
             compares: false,
+            asks: false,
+            selects: false,
             inside: None,
         }
     }

@@ -83,6 +83,8 @@ pub struct Diagnosis {
     pub what: String,
     /// The first kernel or collective that misbehaves.
     pub kernel: Option<String>,
+    /// The instruction inside of the kernel that does.
+    pub instruction: Option<String>,
     /// The buffer at fault, or the first to show it.
     pub buffer: Option<String>,
     pub rank: Option<usize>,
@@ -113,6 +115,7 @@ impl Diagnosis {
             kind,
             what,
             kernel: None,
+            instruction: None,
             buffer: None,
             rank: None,
             step: None,
@@ -292,6 +295,7 @@ impl Report {
             "finding": self.finding.as_ref().map(finding_json),
             "stages": stages.collect::<Vec<_>>(),
             "notes": self.notes,
+            "not_finite": self.is_not_finite,
             "folder": self.folder,
         })
     }
@@ -300,6 +304,7 @@ impl Report {
 fn finding_lines(finding: &Diagnosis, lines: &mut Vec<(&'static str, String)>) {
     lines.push(("wrong", finding.what.clone()));
     lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
+    lines.extend(finding.instruction.as_ref().map(|name| ("instruction", printable(name))));
     lines.extend(finding.buffer.as_ref().map(|buffer| ("buffer", printable(buffer))));
     lines.extend(finding.rank.map(|rank| ("rank", rank.to_string())));
     lines.extend(
@@ -329,6 +334,7 @@ fn finding_json(finding: &Diagnosis) -> Json {
         "kind": finding.kind.name(),
         "what": finding.what,
         "kernel": finding.kernel,
+        "instruction": finding.instruction,
         "buffer": finding.buffer,
         "rank": finding.rank,
         "computation": finding.step.as_ref().map(|(computation, _)| computation),

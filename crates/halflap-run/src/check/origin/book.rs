@@ -1,6 +1,6 @@
 //! What all ranks know about the origins of NaN and infinities.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Value, json};
 
@@ -28,6 +28,8 @@ pub(super) struct Taint {
     inf: Vec<OriginId>,
     /// Of infinities that have become zeros.
     zero: Vec<OriginId>,
+    /// Of NaN that booleans or integers were asked about: they say where those are.
+    asked: Vec<OriginId>,
     /// Whether the array is computed from constants alone.
     of_constants: bool,
 }
@@ -55,6 +57,16 @@ impl Taint {
         &self.zero
     }
 
+    /// The origins of NaN that a condition looked for to make it.
+    pub(super) fn asked(&self) -> &[OriginId] {
+        &self.asked
+    }
+
+    /// Adds origins of NaN that a condition looked for.
+    pub(super) fn ask(&mut self, origins: &[OriginId]) {
+        add(&mut self.asked, origins);
+    }
+
     /// Whether it says nothing of NaN and infinities.
     pub(super) fn is_unknown(&self) -> bool {
         self.nan.is_empty() && self.inf.is_empty()
@@ -78,6 +90,7 @@ impl Taint {
         add(&mut self.nan, &other.nan);
         add(&mut self.inf, &other.inf);
         add(&mut self.zero, &other.zero);
+        add(&mut self.asked, &other.asked);
         self.of_constants |= other.of_constants;
     }
 }
@@ -100,6 +113,8 @@ pub(super) enum OriginKind {
     Input,
     /// A `select` put them in place of what a lookup has no valid index for.
     Filled,
+    /// A `select` put those of a constant there.
+    Picked,
     /// They are in a constant of the module.
     Constant,
     /// No launch wrote it.
@@ -112,6 +127,7 @@ impl OriginKind {
             OriginKind::Made => "made",
             OriginKind::Mask => "mask",
             OriginKind::Filled => "filled",
+            OriginKind::Picked => "picked",
             OriginKind::Input => "input",
             OriginKind::Constant => "constant",
             OriginKind::Unwritten => "unwritten",
@@ -123,7 +139,7 @@ impl OriginKind {
 #[derive(Clone, Debug)]
 pub(super) struct LaunchRecord {
     kernel: String,
-    source: Option<String>,
+    pub(super) source: Option<String>,
     place: (String, usize),
     run: usize,
     iteration: Vec<u32>,
@@ -140,6 +156,11 @@ impl LaunchRecord {
             iteration: seen.iteration().to_vec(),
             number: seen.issued.number,
         }
+    }
+
+    /// The same, from this line of the program, if it is known.
+    pub(super) fn at_line(self, source: Option<String>) -> LaunchRecord {
+        LaunchRecord { source: source.or(self.source), ..self }
     }
 
     fn add_to(&self, value: &mut Value) {
@@ -167,6 +188,8 @@ pub(super) struct SpoilOrigin {
     pub(super) launch: Option<LaunchRecord>,
     /// For a NaN that was computed from infinities: their origins.
     pub(super) of: Vec<OriginId>,
+    /// For a constant NaN that was put somewhere: the origins of the NaN that were there.
+    pub(super) instead: Vec<OriginId>,
     /// For a NaN that a lookup was filled with, or that was computed from such: the lookup.
     pub(super) lookup: Option<FilledLookup>,
 }
@@ -257,11 +280,36 @@ pub(super) struct CollectiveKey {
     pub(super) sequence: u64,
 }
 
+/// What origins share that are the same again: all but the iteration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct OriginKey {
+    rank: usize,
+    what: BadValue,
+    how: OriginKind,
+    kernel: String,
+    instruction: String,
+    buffer: String,
+}
+
+impl OriginKey {
+    fn of(origin: &SpoilOrigin) -> OriginKey {
+        let launch = origin.launch.as_ref();
+        OriginKey {
+            rank: origin.rank,
+            what: origin.what,
+            how: origin.how,
+            kernel: launch.map_or(String::new(), |launch| launch.kernel.clone()),
+            instruction: origin.value.clone(),
+            buffer: origin.buffer.clone(),
+        }
+    }
+}
+
 /// What all ranks found.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     origins: Vec<SpoilOrigin>,
-    first: BTreeMap<(usize, BadValue, String, String), OriginId>,
+    first: BTreeMap<OriginKey, OriginId>,
     /// For each collective, what ranks contributed and how many have read it.
     collectives: BTreeMap<CollectiveKey, (Vec<Brought>, usize)>,
     /// For each message in flight, the origins of its arrays.
@@ -280,8 +328,7 @@ pub(super) struct Book {
 
 impl Book {
     pub(super) fn add(&mut self, origin: SpoilOrigin) -> OriginId {
-        let kernel = origin.launch.as_ref().map_or(String::new(), |launch| launch.kernel.clone());
-        let key = (origin.rank, origin.what, origin.buffer.clone(), kernel);
+        let key = OriginKey::of(&origin);
         let is_again = origin.how != OriginKind::Made || self.origins.len() >= MOST_ORIGINS;
         if let Some(&known) = self.first.get(&key).filter(|_| is_again) {
             return known;
@@ -313,7 +360,7 @@ impl Book {
 
     /// Whether an origin's NaN mark elements that have no value.
     fn is_mark(&self, id: OriginId) -> bool {
-        matches!(self.how(id), OriginKind::Constant | OriginKind::Filled)
+        matches!(self.how(id), OriginKind::Constant | OriginKind::Filled | OriginKind::Picked)
     }
 
     pub(super) fn has_marks(&self, origins: &[OriginId]) -> bool {
@@ -388,11 +435,16 @@ impl Book {
         self.sorted(spoiled.flat_map(|result| result.taint.of(what).to_vec()).collect())
     }
 
-    /// Launches whose NaN reached no result.
+    /// Launches whose NaN reached no result, nor had a constant NaN put in their place that did.
     fn hidden(&self, shown: &[OriginId]) -> Vec<OriginId> {
+        let replaced: BTreeSet<OriginId> =
+            shown.iter().flat_map(|id| self.origins[id.0].instead.iter().copied()).collect();
         let is_hidden = |&id: &OriginId| {
             let origin = &self.origins[id.0];
-            origin.what == BadValue::Nan && origin.how == OriginKind::Made && !shown.contains(&id)
+            origin.what == BadValue::Nan
+                && origin.how == OriginKind::Made
+                && !shown.contains(&id)
+                && !replaced.contains(&id)
         };
         self.sorted((0..self.origins.len()).map(OriginId).filter(is_hidden).collect())
     }

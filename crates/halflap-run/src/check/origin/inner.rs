@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::book::{LaunchRecord, OriginId, OriginKind, SpoilOrigin, Taint};
+use super::book::{Book, LaunchRecord, OriginId, OriginKind, SpoilOrigin, Taint};
 use super::content::BadValue;
 use super::{FinishedLaunch, Origins, OutOfRange, SpoilShare, Tracer, out_of_range};
 use crate::check::probe::{LaunchArray, Seen};
@@ -12,6 +12,9 @@ use crate::kernel::Scratch;
 use crate::prepare::{Argument, Bounds, InnerLine, Inside};
 use crate::sync::locked;
 use crate::tensor::{Tensor, View};
+
+/// How often the launches of a loop are looked into.
+const MOST_LOOKS: usize = 256;
 
 /// The values between a fusion's instructions.
 struct InnerValues {
@@ -34,10 +37,75 @@ impl InnerValues {
     }
 }
 
+/// An instruction inside of a launch that makes NaN or infinities.
+#[derive(Clone, Debug)]
+pub(super) struct InnerMaker {
+    name: String,
+    source: Option<String>,
+    how: OriginKind,
+    /// For NaN that it makes of infinities: where those are from in the same launch.
+    pub(super) infinite: Option<Box<InnerMaker>>,
+    /// For constant NaN that it puts somewhere: the inner origins of those that were there.
+    instead: Vec<OriginId>,
+}
+
+impl InnerMaker {
+    fn of(book: &Book, id: OriginId) -> InnerMaker {
+        let origin = book.origin(id);
+        let source = origin.launch.as_ref().and_then(|launch| launch.source.clone());
+        // Those that an instruction makes come before those of constants.
+        let of = book.of(id).iter().filter(|id| book.how(**id) != OriginKind::Input);
+        let first = of.min_by_key(|id| (book.how(**id), **id));
+        let infinite = first.map(|&id| Box::new(InnerMaker::of(book, id)));
+        let (name, instead) = (origin.value.clone(), origin.instead.clone());
+        InnerMaker { name, how: origin.how, source, infinite, instead }
+    }
+
+    /// An origin that a launch is to blame for, with this instruction as its own.
+    pub(super) fn blame(&self, mut origin: SpoilOrigin) -> SpoilOrigin {
+        (origin.value, origin.how) = (self.name.clone(), self.how);
+        origin.launch = origin.launch.map(|launch| launch.at_line(self.source.clone()));
+        origin
+    }
+}
+
+/// The first instructions inside of a launch that make NaN and infinities.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InnerMakers {
+    nan: Option<InnerMaker>,
+    inf: Option<InnerMaker>,
+    /// A `select` that puts constant NaN somewhere.
+    picked: Option<InnerMaker>,
+}
+
+impl InnerMakers {
+    pub(super) fn of(&self, what: BadValue) -> Option<&InnerMaker> {
+        match what {
+            BadValue::Nan => self.nan.as_ref(),
+            BadValue::Infinity => self.inf.as_ref(),
+        }
+    }
+
+    pub(super) fn picked(&self) -> Option<&InnerMaker> {
+        self.picked.as_ref()
+    }
+
+    /// Origins come in the order in which instructions run.
+    fn add(&mut self, what: BadValue, book: &Book, id: OriginId) {
+        let maker = match what {
+            BadValue::Nan => &mut self.nan,
+            BadValue::Infinity => &mut self.inf,
+        };
+        maker.get_or_insert_with(|| InnerMaker::of(book, id));
+    }
+}
+
 /// A fusion that is followed: a tracer of its own, and which of its origins stand for inputs.
 struct InnerTrace {
     tracer: Tracer,
     inputs: BTreeMap<OriginId, usize>,
+    /// The same for what inputs say of NaN elsewhere.
+    asked: BTreeMap<OriginId, usize>,
     values: InnerValues,
 }
 
@@ -53,29 +121,83 @@ impl Tracer {
         if !has_own && !over.taken.arrays.iter().enumerate().any(is_marked) {
             return None;
         }
+        Some(self.share_of(over, inside))
+    }
+
+    /// Looks into a launch that makes NaN or infinities whatever it is given: which instruction
+    /// does, and whether it also passes on some. A trial of the whole launch does not tell, as what
+    /// it makes hides what it passes on.
+    pub(super) fn refined(&self, over: &FinishedLaunch<'_>, tried: SpoilShare) -> SpoilShare {
+        let Some(inside) = over.seen.label.inside.as_deref() else { return tried };
+        if !tried.own.is_bad() {
+            return tried;
+        }
+        if self.is_known_well(over) {
+            return tried.with_all(over.taken);
+        }
+        let share = self.share_of(over, inside);
+        let is_explained = |what: BadValue| {
+            let is_nan = what == BadValue::Nan;
+            let is_found = share.own.has(what) || !share.from(what).is_empty();
+            !tried.own.has(what) || is_found || is_nan && !share.asked.is_empty()
+        };
+        let is_better = is_explained(BadValue::Nan) && is_explained(BadValue::Infinity);
+        if is_better { share } else { tried }
+    }
+
+    /// Whether a launch was looked into so often that another look says nothing new: it is in a
+    /// long loop, where looks take time.
+    fn is_known_well(&self, over: &FinishedLaunch<'_>) -> bool {
+        let mut memory = locked(&self.memory);
+        let looks = memory.looks.entry(over.seen.issued.label).or_default();
+        *looks += 1;
+        *looks > MOST_LOOKS
+    }
+
+    /// What a look into a launch says of its outputs.
+    fn share_of(&self, over: &FinishedLaunch<'_>, inside: &Inside) -> SpoilShare {
+        let trace = self.followed(over, inside);
+        let mut share = trace.share(inside);
+        let picked = share.makers.picked().map(|picked| picked.instead.clone());
+        let outer = |id| self.outer(over, &trace, id).unwrap_or_default();
+        share.instead = picked.unwrap_or_default().into_iter().flat_map(outer).collect();
+        share
+    }
+
+    /// Runs a launch's instructions again, one by one, and follows them.
+    fn followed(&self, over: &FinishedLaunch<'_>, inside: &Inside) -> InnerTrace {
         let mut trace = self.enter(over);
         let mut scratch = Scratch::default();
         inside.lines.iter().for_each(|line| trace.step(line, over.seen, &mut scratch));
-        Some(trace.share(inside))
+        trace
     }
 
     /// An instruction of a launch compares NaN: finds out where they come from.
     pub(super) fn compared_inside(&self, over: &FinishedLaunch<'_>) {
         let Some(inside) = over.seen.label.inside.as_deref() else { return };
-        let mut trace = self.enter(over);
-        let mut scratch = Scratch::default();
-        inside.lines.iter().for_each(|line| trace.step(line, over.seen, &mut scratch));
-        let book = locked(&trace.tracer.book);
-        for (id, comparison) in &book.compared {
-            let ids = match trace.inputs.get(id) {
-                Some(&place) => over.taken.arrays[place].taint.of(BadValue::Nan).to_vec(),
-                None if book.how(*id) == OriginKind::Made => {
-                    self.made_inside(over, book.origin(*id))
-                }
-                None => continue,
-            };
-            self.compared(over.seen, &ids, comparison.by.clone());
+        let trace = self.followed(over, inside);
+        let compared = locked(&trace.tracer.book).compared.clone();
+        for (id, comparison) in &compared {
+            if let Some(ids) = self.origins_of(over, &trace, *id) {
+                self.compared(over.seen, &ids, comparison.by.clone());
+            }
         }
+        let asked: Vec<OriginId> = trace.asked_of_outputs(inside);
+        let asked = asked.into_iter().filter_map(|id| self.origins_of(over, &trace, id));
+        self.ask(over, &asked.flatten().collect::<Vec<_>>());
+    }
+
+    /// The launch's own origins for one inside of it, which it may have made.
+    fn origins_of(
+        &self,
+        over: &FinishedLaunch<'_>,
+        trace: &InnerTrace,
+        id: OriginId,
+    ) -> Option<Vec<OriginId>> {
+        self.outer(over, trace, id).or_else(|| {
+            let origin = locked(&trace.tracer.book).origin(id).clone();
+            (origin.how == OriginKind::Made).then(|| self.made_inside(over, &origin))
+        })
     }
 
     /// A NaN that an instruction of a launch makes: it is that of the launch's outputs, if those
@@ -85,7 +207,8 @@ impl Tracer {
         if !given.is_empty() {
             return given;
         }
-        let launch = Some(LaunchRecord::of(over.seen));
+        let source = origin.launch.as_ref().and_then(|launch| launch.source.clone());
+        let launch = Some(LaunchRecord::of(over.seen).at_line(source));
         let of = Vec::new();
         vec![locked(&self.book).add(SpoilOrigin { launch, of, ..origin.clone() })]
     }
@@ -99,7 +222,7 @@ impl Tracer {
     /// Begins at a launch's inputs.
     fn enter(&self, over: &FinishedLaunch<'_>) -> InnerTrace {
         let tracer = Tracer::new(&Origins::default(), self.rank, 1);
-        let mut inputs = BTreeMap::new();
+        let (mut inputs, mut asked) = (BTreeMap::new(), BTreeMap::new());
         let mut all = Vec::new();
         for (place, input) in over.taken.arrays.iter().enumerate() {
             let array = input.tensor(&over.seen.label.ins[place]);
@@ -114,17 +237,45 @@ impl Tracer {
                     (book.are_marks(input.taint.of(what)), book.lookup(input.taint.of(what)))
                 };
                 let how = if is_mark { OriginKind::Constant } else { OriginKind::Input };
-                let origin = tracer.origin(what, &place.to_string(), &array.view());
+                let origin = tracer.origin_in(what, &place.to_string(), &array.view());
                 let id = locked(&tracer.book).add(SpoilOrigin { how, lookup, ..origin });
                 inputs.insert(id, place);
                 taint.add(what, &[id]);
+            }
+            if !input.taint.asked().is_empty() {
+                let id = self.stand_in(&tracer, input.taint.asked(), place);
+                asked.insert(id, place);
+                taint.ask(&[id]);
             }
             let (start, len) = (array.bytes().as_ptr() as usize, array.bytes().len());
             locked(&tracer.memory).set(start, len, taint);
             all.push(Some(array));
         }
         let nothing = Tensor::zeros(crate::tensor::DType::Pred, &[0]);
-        InnerTrace { tracer, inputs, values: InnerValues { all, nothing } }
+        InnerTrace { tracer, inputs, asked, values: InnerValues { all, nothing } }
+    }
+
+    /// An origin inside of a launch for those that an input was asked for.
+    fn stand_in(&self, inner: &Tracer, asked: &[OriginId], place: usize) -> OriginId {
+        let are_marks = locked(&self.book).are_marks(asked);
+        let how = if are_marks { OriginKind::Constant } else { OriginKind::Input };
+        let none = Tensor::zeros(crate::tensor::DType::Pred, &[0]);
+        let name = format!("asked {place}");
+        let origin = inner.origin_in(BadValue::Nan, &name, &none.view());
+        locked(&inner.book).add(SpoilOrigin { how, ..origin })
+    }
+
+    /// The launch's own origins for one inside of it.
+    fn outer(
+        &self,
+        over: &FinishedLaunch<'_>,
+        trace: &InnerTrace,
+        id: OriginId,
+    ) -> Option<Vec<OriginId>> {
+        let taint = |place: &usize| &over.taken.arrays[*place].taint;
+        let nan = trace.inputs.get(&id).map(|place| taint(place).of(BadValue::Nan));
+        let asked = || trace.asked.get(&id).map(|place| taint(place).asked());
+        nan.or_else(asked).map(<[OriginId]>::to_vec)
     }
 }
 
@@ -161,8 +312,17 @@ impl InnerTrace {
         }
     }
 
+    /// The origins of NaN that the launch's outputs say something of.
+    fn asked_of_outputs(&self, inside: &Inside) -> Vec<OriginId> {
+        let memory = locked(&self.tracer.memory);
+        let outputs = inside.outputs.iter().map(|&output| self.values.array(output));
+        let taint =
+            |array: &Tensor| memory.taint(array.bytes().as_ptr() as usize, array.bytes().len());
+        outputs.flat_map(|array| taint(array).asked().to_vec()).collect()
+    }
+
     /// What it found for the launch's outputs.
-    fn share(self, inside: &Inside) -> SpoilShare {
+    fn share(&self, inside: &Inside) -> SpoilShare {
         let memory = locked(&self.tracer.memory);
         let mut taint = Taint::default();
         for &output in &inside.outputs {
@@ -175,12 +335,18 @@ impl InnerTrace {
             let (mut is_own, mut is_meant, mut from) = (false, false, Vec::new());
             for id in taint.of(what) {
                 match (self.inputs.get(id), book.how(*id)) {
+                    _ if self.asked.contains_key(id) => share.asked.push(self.asked[id]),
                     (Some(&place), _) => from.push(place),
+                    (None, OriginKind::Picked) => {
+                        let picked = || InnerMaker::of(&book, *id);
+                        share.makers.picked.get_or_insert_with(picked);
+                    }
                     (None, OriginKind::Constant) => is_meant = true,
                     (None, OriginKind::Mask) => share.is_masked = true,
                     (None, OriginKind::Filled) => share.filled = book.lookup(&[*id]),
                     (None, _) => {
                         is_own = true;
+                        share.makers.add(what, &book, *id);
                         share.lookup = share.lookup.take().or_else(|| book.lookup(&[*id]));
                         let of = book.of(*id).iter().filter_map(|of| self.inputs.get(of));
                         from.extend(of);

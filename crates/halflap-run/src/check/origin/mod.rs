@@ -7,6 +7,7 @@
 //! non-finite elements of one input, and that input matters if fewer elements of the outputs are
 //! then affected.
 
+mod asked;
 mod book;
 mod content;
 mod inner;
@@ -18,14 +19,15 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
+use asked::is_discrete;
 pub use book::FORMAT;
 use book::{
     Book, Brought, Clamped, CollectiveKey, ComparedAt, LaunchRecord, OriginId, OriginKind,
     SpoilOrigin, Spoiled, Taint,
 };
 use content::{BadValue, NonFinite, cleaned, mask};
-use inner::compares_nan;
 pub(super) use inner::out_of_range_in;
+use inner::{InnerMakers, compares_nan};
 
 use super::finite::first;
 use super::probe::{LaunchArray, Seen};
@@ -64,6 +66,8 @@ struct Spoilt {
     arrays: BTreeMap<usize, (usize, Taint)>,
     /// The constants that were looked at.
     constants: BTreeSet<usize>,
+    /// How often launches with this label were looked into because they make NaN or infinities.
+    looks: BTreeMap<u32, usize>,
 }
 
 impl Spoilt {
@@ -131,6 +135,13 @@ impl Taken {
         self.arrays.iter().any(|input| input.content.is_bad())
     }
 
+    /// Whether what it is given has none of something that it makes: NaN of infinities.
+    fn has_not(&self, made: NonFinite) -> bool {
+        let all = self.arrays.iter();
+        let taken = all.fold(NonFinite::default(), |all, input| all.or(input.content));
+        made.nan && !taken.nan || made.inf && !taken.inf
+    }
+
     fn bad(&self) -> impl Iterator<Item = usize> {
         (0..self.arrays.len()).filter(|&place| self.arrays[place].content.is_bad())
     }
@@ -160,12 +171,17 @@ impl Tracer {
     }
 
     /// The origin of an array's NaN or infinities: a launch, unless the caller knows better.
-    fn origin(&self, what: BadValue, argument: &str, view: &View<'_>) -> SpoilOrigin {
+    fn origin(&self, what: BadValue, array: &LaunchArray<'_>) -> SpoilOrigin {
+        self.origin_in(what, &array.argument.buffer, &array.view)
+    }
+
+    /// The same for memory of this name.
+    fn origin_in(&self, what: BadValue, buffer: &str, view: &View<'_>) -> SpoilOrigin {
         let (index, _) = first(view, |number| what.is(number));
-        let (how, buffer, rank) = (OriginKind::Made, argument.to_owned(), self.rank);
-        let (launch, of, lookup) = (None, Vec::new(), None);
+        let (how, buffer, rank) = (OriginKind::Made, buffer.to_owned(), self.rank);
+        let (launch, of, instead, lookup) = (None, Vec::new(), Vec::new(), None);
         let value = String::new();
-        SpoilOrigin { what, how, rank, buffer, value, index, launch, of, lookup }
+        SpoilOrigin { what, how, rank, buffer, value, index, launch, of, instead, lookup }
     }
 
     /// The origins of an array that came from outside.
@@ -175,7 +191,8 @@ impl Tracer {
         for what in
             [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
         {
-            let id = locked(&self.book).add(SpoilOrigin { how, ..self.origin(what, name, view) });
+            let origin = SpoilOrigin { how, ..self.origin_in(what, name, view) };
+            let id = locked(&self.book).add(origin);
             taint.add(what, &[id]);
         }
         taint
@@ -247,7 +264,12 @@ impl Tracer {
                     .for_each(|what| book.taken(taint.of(what), seen));
             }
             let is_replaced = content.is_bad() || !taint.zeros().is_empty();
-            let copy = (may_repeat && (is_replaced || is_shared)).then(|| array.view.to_tensor());
+            // A look inside begins at what it was given.
+            let is_needed = match is_shared {
+                true => may_repeat || seen.label.inside.is_some(),
+                false => may_repeat && is_replaced,
+            };
+            let copy = is_needed.then(|| array.view.to_tensor());
             let address = Address(array.view.as_ptr().cast_mut());
             LaunchInput { content, taint, is_constant, address, copy }
         };
@@ -264,6 +286,7 @@ impl Tracer {
         } else if over.taken.compares_nan {
             self.compared_inside(over);
         }
+        self.pass_on_asked(over);
     }
 
     /// A launch compares the NaN of these origins.
@@ -286,7 +309,8 @@ impl Tracer {
             let zeros = again.map_or(Vec::new(), |again| self.vanished(over, again));
             return self.settle(over.outs, |_| Taint::of_zeros(&zeros));
         }
-        if over.taken.is_bad() && is_of_constants(over) {
+        let has_new = over.taken.has_not(content);
+        if over.taken.is_bad() && !has_new && is_of_constants(over) {
             let mut taint = Taint::default().of_constants();
             over.taken.arrays.iter().for_each(|input| taint.join(&input.taint));
             return self.settle(over.outs, |_| taint.clone());
@@ -297,10 +321,13 @@ impl Tracer {
         {
             return self.settle(over.outs, |_| taint.clone());
         }
-        let share = self.look_inside(over).unwrap_or_else(|| match (over.taken.is_bad(), again) {
-            (false, _) => SpoilShare { own: content, ..SpoilShare::default() },
-            (true, None) => SpoilShare::of_all(over.taken, content),
-            (true, Some(again)) => self.tried(over, content, again),
+        let share = self.look_inside(over).unwrap_or_else(|| {
+            let tried = match (over.taken.is_bad(), again) {
+                (false, _) => SpoilShare { own: content, ..SpoilShare::default() },
+                (true, None) => SpoilShare::of_all(over.taken, content),
+                (true, Some(again)) => self.tried(over, content, again),
+            };
+            self.refined(over, tried)
         });
         let taint = self.made(over, &share);
         self.settle(over.outs, |_| taint.clone());
@@ -313,6 +340,9 @@ impl Tracer {
             let content = NonFinite::of(&array.view);
             let all = taint_of(place);
             let mut taint = Taint::of_zeros(all.zeros());
+            if is_discrete(array) {
+                taint.ask(all.asked());
+            }
             if all.is_constant() {
                 taint = taint.of_constants();
             }
@@ -372,27 +402,21 @@ impl Tracer {
     /// The origins of a launch's outputs, given its share in them.
     fn made(&self, over: &FinishedLaunch<'_>, share: &SpoilShare) -> Taint {
         let mut taint = Taint::default();
-        let own = |what: BadValue, from: OwnOrigin| {
-            let OwnOrigin { how, of, lookup } = from;
-            let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
-            let launch = Some(LaunchRecord::of(over.seen));
-            let origin = self.origin(what, &array.argument.buffer, &array.view);
-            Some(locked(&self.book).add(SpoilOrigin {
-                how,
-                value: array.argument.value.clone(),
-                launch,
-                of,
-                lookup,
-                ..origin
-            }))
-        };
         let handling = over.seen.label.handling;
+        let picks = over.seen.label.selects && handling == Handling::Moves;
+        let asked: Vec<OriginId> = self.asked_of(over).filter(|_| picks).collect();
         let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
         for what in [BadValue::Nan, BadValue::Infinity] {
             let mut is_own = share.own.has(what);
             let mut of = Vec::new();
             let mut lookup = share.lookup.clone();
             let mut filled = share.filled.clone();
+            let is_nan = what == BadValue::Nan;
+            let mut is_picked = is_nan && share.makers.picked().is_some();
+            let mut instead = share.instead.clone();
+            share.asked.iter().filter(|_| is_nan).for_each(|&place| {
+                taint.add(what, over.taken.arrays[place].taint.asked());
+            });
             for &place in share.from(what) {
                 let input = &over.taken.arrays[place];
                 match what {
@@ -405,6 +429,12 @@ impl Tracer {
                         if input.is_constant && !are_meant && self.fills(over).is_some() =>
                     {
                         filled = self.fills(over);
+                    }
+                    // It is there because others are, or marks elements.
+                    BadValue::Nan if picks && input.is_constant && !are_meant => {
+                        taint.add(what, &asked);
+                        is_picked |= asked.is_empty();
+                        instead = self.put_aside(over, place);
                     }
                     BadValue::Nan
                         if input.is_constant && (are_meant || handling != Handling::Moves) =>
@@ -425,33 +455,53 @@ impl Tracer {
                     _ => taint.add(what, input.taint.of(what)),
                 }
             }
-            let is_nan = what == BadValue::Nan;
             let is_mask = !is_nan && is_own && is_log_of_mask(over);
             let made = if is_mask { OriginKind::Mask } else { OriginKind::Made };
-            let none = Vec::new;
+            let lookup = lookup.filter(|_| is_nan);
             let kinds = [
-                is_own.then_some(OwnOrigin { how: made, of, lookup: lookup.filter(|_| is_nan) }),
-                (!is_nan && share.is_masked).then(|| OwnOrigin {
-                    how: OriginKind::Mask,
-                    of: none(),
-                    lookup: None,
-                }),
+                is_own.then(|| OwnOrigin { of, lookup, ..OwnOrigin::of(what, made) }),
+                (!is_nan && share.is_masked).then(|| OwnOrigin::of(what, OriginKind::Mask)),
                 filled.filter(|_| is_nan).map(|lookup| OwnOrigin {
-                    how: OriginKind::Filled,
-                    of: none(),
                     lookup: Some(lookup),
+                    ..OwnOrigin::of(what, OriginKind::Filled)
                 }),
-                share.meant.has(what).then(|| OwnOrigin {
-                    how: OriginKind::Constant,
-                    of: none(),
-                    lookup: None,
-                }),
+                is_picked.then(|| OwnOrigin { instead, ..OwnOrigin::of(what, OriginKind::Picked) }),
+                share.meant.has(what).then(|| OwnOrigin::of(what, OriginKind::Constant)),
             ];
             for from in kinds.into_iter().flatten() {
-                own(what, from).iter().for_each(|id| taint.add(what, &[*id]));
+                self.own(over, share, from).iter().for_each(|id| taint.add(what, &[*id]));
             }
         }
         taint
+    }
+
+    /// Records an origin that is a launch's own, or of an instruction inside of it.
+    fn own(
+        &self,
+        over: &FinishedLaunch<'_>,
+        share: &SpoilShare,
+        from: OwnOrigin,
+    ) -> Option<OriginId> {
+        let OwnOrigin { what, how, mut of, instead, lookup } = from;
+        let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
+        let launch = LaunchRecord::of(over.seen);
+        let value = array.argument.value.clone();
+        let at = SpoilOrigin { value, launch: Some(launch), ..self.origin(what, array) };
+        let maker = match how {
+            OriginKind::Made => share.makers.of(what),
+            OriginKind::Picked => share.makers.picked(),
+            _ => None,
+        };
+        let mut book = locked(&self.book);
+        if let Some(before) = maker.and_then(|maker| maker.infinite.as_deref()) {
+            let what = BadValue::Infinity;
+            of.push(book.add(before.blame(SpoilOrigin { what, ..at.clone() })));
+        }
+        let at = SpoilOrigin { how, of, instead, lookup, ..at };
+        Some(book.add(match maker {
+            Some(maker) => maker.blame(at),
+            None => at,
+        }))
     }
 
     /// The origins of the NaN of what a launch has made.
@@ -492,7 +542,7 @@ impl Tracer {
         let members = collective.sets.iter().map(Vec::len).max().unwrap_or(1);
         let mut brought = Vec::new();
         for (place, (input, array)) in taken.arrays.iter().zip(ins).enumerate() {
-            if !input.content.is_bad() {
+            if !input.content.is_bad() && input.taint.asked().is_empty() {
                 continue;
             }
             let part = |member: usize| {
@@ -531,10 +581,12 @@ impl Tracer {
         let all = locked(&self.book).brought(key, self.ranks);
         let taint_of = |place: usize| {
             let content = NonFinite::of(&over.outs[place].view);
-            match content.is_bad() {
+            let mut taint = match content.is_bad() {
                 true => self.taint_received(over, &all, place),
                 false => Taint::default(),
-            }
+            };
+            all.iter().for_each(|brought| taint.ask(brought.taint.asked()));
+            taint
         };
         let taints: Vec<Taint> = (0..over.outs.len()).map(taint_of).collect();
         self.settle(over.outs, |place| taints[place].clone());
@@ -567,7 +619,7 @@ impl Tracer {
                     .iter()
                     .flat_map(|(brought, _)| brought.taint.of(BadValue::Infinity).to_vec());
                 let of = if what == BadValue::Nan { of.collect() } else { Vec::new() };
-                let origin = self.origin(what, &array.argument.buffer, &array.view);
+                let origin = self.origin(what, array);
                 let id = locked(&self.book).add(SpoilOrigin {
                     launch: Some(LaunchRecord::of(over.seen)),
                     of,
@@ -660,9 +712,17 @@ fn is_of_constants(over: &FinishedLaunch<'_>) -> bool {
 
 /// Where NaN or infinities of a launch that it does not pass on come from.
 struct OwnOrigin {
+    what: BadValue,
     how: OriginKind,
     of: Vec<OriginId>,
+    instead: Vec<OriginId>,
     lookup: Option<FilledLookup>,
+}
+
+impl OwnOrigin {
+    fn of(what: BadValue, how: OriginKind) -> OwnOrigin {
+        OwnOrigin { what, how, of: Vec::new(), instead: Vec::new(), lookup: None }
+    }
 }
 
 /// The instruction that a launch is.
@@ -694,6 +754,12 @@ struct SpoilShare {
     filled: Option<FilledLookup>,
     /// The lookup whose NaN it combines with others inside.
     lookup: Option<FilledLookup>,
+    /// The instructions inside that make what is its own.
+    makers: InnerMakers,
+    /// Inputs that say where NaN are, which a `select` inside looks at to put a constant's there.
+    asked: Vec<usize>,
+    /// The origins of NaN that a `select` inside replaces with a constant's.
+    instead: Vec<OriginId>,
     nan: Vec<usize>,
     inf: Vec<usize>,
 }
@@ -721,6 +787,17 @@ impl SpoilShare {
             BadValue::Nan => (self.own.nan, self.nan) = (is_own, from),
             BadValue::Infinity => (self.own.inf, self.inf) = (is_own, from),
         }
+    }
+
+    /// The same, also from all inputs that have what it makes itself.
+    fn with_all(mut self, taken: &Taken) -> SpoilShare {
+        for what in [BadValue::Nan, BadValue::Infinity] {
+            if self.own.has(what) && self.from(what).is_empty() {
+                let has = |&place: &usize| taken.arrays[place].content.has(what);
+                self.add(what, true, taken.bad().filter(has).collect());
+            }
+        }
+        self
     }
 
     fn mean(&mut self, what: BadValue, is_meant: bool) {
@@ -823,7 +900,7 @@ mod tests {
         let mut book = Book::default();
         let view = Tensor::of(&[1], &[f32::NAN]);
         let tracer = Tracer::new(&Origins::default(), 0, 1);
-        let id = book.add(tracer.origin(BadValue::Nan, "a", &view.view()));
+        let id = book.add(tracer.origin_in(BadValue::Nan, "a", &view.view()));
         let mut taint = Taint::default();
         taint.add(BadValue::Nan, &[id]);
         let mut memory = Spoilt::default();

@@ -114,6 +114,28 @@ impl Walk<'_> {
         source.filter(|source| !source.is_empty()).into_iter().collect()
     }
 
+    /// The line of what a finding blames: of an instruction inside of its kernel, if that has one.
+    pub(super) fn source_of(&self, finding: &Diagnosis) -> Vec<String> {
+        let Some(kernel) = finding.kernel.as_deref() else { return Vec::new() };
+        let name = finding.instruction.as_deref();
+        let inner = name.and_then(|name| self.inner(self.instruction(kernel)?, name));
+        let source = inner.map(|instr| self.module.source(instr));
+        match source.filter(|source| !source.is_empty()) {
+            Some(source) => vec![source],
+            None => self.source(kernel),
+        }
+    }
+
+    /// An instruction of this name in what another one runs.
+    fn inner(&self, outer: InstrId, name: &str) -> Option<InstrId> {
+        let called = self.module.called(outer).iter();
+        let mut all = called.flat_map(|&callee| self.module.instructions(callee));
+        all.find_map(|instr| match self.module.instruction_name(instr) == name {
+            true => Some(instr),
+            false => self.inner(instr, name),
+        })
+    }
+
     /// Whether it needs other ranks.
     pub(super) fn is_collective(&self, kernel: &str) -> bool {
         let opcode = self.instruction(kernel).map(|instr| self.module.instruction(instr).opcode);

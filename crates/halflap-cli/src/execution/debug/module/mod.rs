@@ -88,7 +88,7 @@ pub fn debug(
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
         // Faults that are caught in different ways have the same fields.
-        let source = finding.kernel.as_deref().map_or(Vec::new(), |kernel| walk.source(kernel));
+        let source = walk.source_of(finding);
         finding.source =
             if source.is_empty() { std::mem::take(&mut finding.source) } else { source };
         let commands =

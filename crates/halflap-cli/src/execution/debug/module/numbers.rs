@@ -87,6 +87,8 @@ impl Walk<'_> {
         let kernel = lookup.and_then(|lookup| text(lookup, "kernel")).map_or(kernel, str::to_owned);
         finding.is_seen_elsewhere = lookup.is_some();
         finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
+        let instruction = cause.instruction().filter(|_| lookup.is_none());
+        finding.instruction = instruction.map(str::to_owned);
         locate(&mut finding, lookup.unwrap_or(&cause.origin));
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
         self.last = StageOptions::new("sanity", memory, &[asserts]);
@@ -105,6 +107,7 @@ impl Walk<'_> {
     /// What is wrong, in a sentence.
     fn sentence(&self, cause: &NonFiniteOrigin, memory: Memory, results: &str) -> String {
         let (kernel, origin) = (cause.kernel(), &cause.origin);
+        let maker = cause.maker();
         let buffer = text(origin, "buffer").unwrap_or("");
         let given = match origin["of"].as_array().is_some_and(|of| !of.is_empty()) {
             true => "infinite inputs",
@@ -113,8 +116,7 @@ impl Walk<'_> {
         let what = match (&cause.victim, memory) {
             (Some(victim), _) => {
                 format!(
-                    "'{kernel}' makes an infinity from finite numbers, and '{victim}' makes NaN \
-                     from it"
+                    "{maker} makes an infinity from finite numbers, and {victim} makes NaN from it"
                 )
             }
             _ if origin["how"] == "input" => {
@@ -125,9 +127,9 @@ impl Walk<'_> {
             }
             (None, Memory::Cached) if cause.is_nan => match cause.lookup().and_then(lookup_words) {
                 Some(words) => format!("{words}, which '{kernel}' combines with other elements"),
-                None => format!("'{kernel}' makes NaN from {given}"),
+                None => format!("{maker} makes NaN from {given}"),
             },
-            (None, Memory::Cached) => format!("'{kernel}' makes an infinity from finite numbers"),
+            (None, Memory::Cached) => format!("{maker} makes an infinity from finite numbers"),
             _ if origin["how"] == "unwritten" => {
                 format!("'{kernel}' reads '{buffer}', which no kernel has written")
             }

@@ -18,7 +18,7 @@ pub struct OriginsReport {
 pub struct NonFiniteOrigin {
     /// Where it begins, as `halflap.origins/1` has it.
     pub origin: Json,
-    /// The kernel that turns another kernel's infinity into NaN.
+    /// What turns another's infinity into NaN: `'mul.1' in 'fusion'`.
     pub victim: Option<String>,
     pub is_nan: bool,
     /// Further origins that reach results.
@@ -28,6 +28,16 @@ pub struct NonFiniteOrigin {
 impl NonFiniteOrigin {
     pub fn kernel(&self) -> &str {
         text(&self.origin, "kernel").unwrap_or("")
+    }
+
+    /// What begins there, in words: `'log.1' in 'fusion'`.
+    pub fn maker(&self) -> String {
+        within(&self.origin, &self.origin)
+    }
+
+    /// The instruction inside of the kernel, if the kernel runs several.
+    pub fn instruction(&self) -> Option<&str> {
+        inner(&self.origin, self.kernel()).filter(|_| self.is_made())
     }
 
     pub fn is_made(&self) -> bool {
@@ -90,7 +100,7 @@ impl OriginsReport {
         let others = if is_behind { self.list("behind")[1..].to_vec() } else { all[1..].to_vec() };
         Some(match behind.filter(|_| is_behind) {
             Some(origin) => {
-                let victim = text(first, "kernel").map(str::to_owned);
+                let victim = text(first, "kernel").map(|_| within(first, first));
                 NonFiniteOrigin { origin: origin.clone(), victim, is_nan: false, others }
             }
             None => NonFiniteOrigin { origin: first.clone(), victim: None, is_nan: true, others },
@@ -143,6 +153,14 @@ impl OriginsReport {
                 }
                 _ => "a lookup without a valid index is filled with them".to_owned(),
             },
+            Some("picked") => {
+                let (place, at) = origin.map(picked_words).unwrap_or_default();
+                let has = self.spoiled(what);
+                return Some(format!(
+                    "{has} has NaN: {place} puts those of a constant there, the first at {at}; no \
+                     kernel makes them"
+                ));
+            }
             Some("input") => format!("input '{buffer}' has them"),
             Some("constant") => "constants of the module have them".to_owned(),
             _ => format!("'{buffer}' has them, which no kernel wrote"),
@@ -205,19 +223,23 @@ impl OriginsReport {
 /// An instruction that is run by a launch: `'sqrt.0' in 'fusion'`.
 fn within(instruction: &Json, launch: &Json) -> String {
     let kernel = text(launch, "kernel").unwrap_or("");
-    match text(instruction, "instruction").filter(|name| !name.is_empty() && *name != kernel) {
+    match inner(instruction, kernel) {
         Some(name) => format!("'{name}' in '{kernel}'"),
         None => format!("'{kernel}'"),
     }
 }
 
-/// What makes NaN, and where. Where a comparison takes what a fusion computes, that is in it.
+/// An instruction that a launch runs; `None` if the launch is nothing else. An element of what a
+/// launch makes has its name and a number.
+fn inner<'j>(instruction: &'j Json, kernel: &str) -> Option<&'j str> {
+    let name = text(instruction, "instruction").filter(|name| !name.is_empty())?;
+    let is_inner = name.split('{').next() != Some(kernel);
+    is_inner.then_some(name)
+}
+
+/// What makes NaN, and where.
 fn maker(origin: &Json) -> String {
-    let named = match origin["compared"].is_object() {
-        true => within(origin, origin),
-        false => format!("'{}'", text(origin, "kernel").unwrap_or("")),
-    };
-    format!("{named}{}", around(origin))
+    format!("{}{}", within(origin, origin), around(origin))
 }
 
 /// What compares such a NaN.
@@ -231,6 +253,13 @@ fn compared(origin: &Json) -> String {
         "; {}{source} compares it, and NaN is neither less nor greater than anything",
         within(by, by)
     )
+}
+
+/// Which `select` puts a constant NaN somewhere, and at which index first.
+fn picked_words(origin: &Json) -> (String, String) {
+    let index = origin["index"].as_array().map_or(&[][..], Vec::as_slice);
+    let index: Vec<String> = index.iter().map(Json::to_string).collect();
+    (maker(origin), format!("[{}]", index.join(", ")))
 }
 
 /// Whether a launch made what begins here.
@@ -286,7 +315,7 @@ mod tests {
         let cause = origins.nan().unwrap();
         assert_eq!(
             (cause.kernel(), cause.victim.as_deref(), cause.is_nan),
-            ("exp", Some("sub"), false)
+            ("exp", Some("'sub'"), false)
         );
         assert_eq!(origins.spoiled("nan"), "result 0 (f32[4]) on rank 0");
         assert!(origins.infinity().is_none() && OriginsReport::read("{").is_none());
