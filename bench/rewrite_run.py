@@ -27,22 +27,24 @@ from compare import build_halflap, cpu_model, table, version_of
 from run import measured
 
 #: Bandwidths of the links, in GB/s; on the second, communication takes about as long as compute.
-LINKS = [10, 0.1]
+LINKS = [10, 0.4]
 LATENCY = 20
+#: About what the runtime adds to that where a collective overlaps compute, in us.
+HAND_OVER = 30
 
 
 def device(bandwidth):
     """The machine that rewrites are chosen for: a core, and the emulated link."""
     return {
-        "peak_tflops": 0.02,
-        "memory_gb_per_s": 4,
+        "peak_tflops": 0.2,
+        "memory_gb_per_s": 10,
         "ranks_per_node": 2,
         "nvlink_gb_per_s": bandwidth,
         "network_gb_per_s": bandwidth,
-        "nvlink_base_us": LATENCY,
+        "nvlink_base_us": LATENCY + HAND_OVER,
         "nvlink_hop_us": 0,
         "nvlink_ramp_us": 0,
-        "launch_us": 3,
+        "launch_us": 1,
     }
 
 
@@ -297,16 +299,26 @@ def how_it_runs(text, name):
         return "alone"
     between = text[found.end() : found.end() + done.start()]
     between = between[: between.rfind("\n") + 1]
-    return "overlapped" if any(map(is_long, between.splitlines())) else "alone"
+    return "overlapped" if any(is_long(line, text) for line in between.splitlines()) else "alone"
 
 
-def is_long(line):
-    """Whether an instruction is a kernel that is not short, or a collective."""
+def elements_of(shape):
+    return math.prod(int(size) for size in shape.split(",") if size)
+
+
+def is_long(line, text):
+    """Whether an instruction of a module is a kernel that is not short, or a collective."""
     parts = re.search(r" = \(?\w+\[([\d,]*)\]\S* ([\w-]+)\(", line)
     if not parts or parts[2] in ("parameter", "get-tuple-element", "tuple", "bitcast", "constant"):
         return False
-    elements = math.prod(int(size) for size in parts[1].split(",") if size)
-    return elements > SHORT or parts[2] == "dot" or re.match(r"all-|reduce-scatter", parts[2])
+    elements = elements_of(parts[1])
+    if parts[2] == "dot":
+        operands = re.findall(r"%?([\w.-]+)(?=[,)])", line[parts.end() : line.index(")") + 1])
+        shape = lambda name: re.search(rf"%?{re.escape(name)} = \w+\[([\d,]*)\]", text)[1]
+        # Each of the three sizes is in two of the three arrays.
+        multiplied = math.isqrt(elements * math.prod(elements_of(shape(of)) for of in operands))
+        return multiplied > 4 * SHORT
+    return elements > SHORT or re.match(r"all-|reduce-scatter", parts[2])
 
 
 class Program:
