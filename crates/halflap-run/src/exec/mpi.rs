@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::issue::RunningRank;
+use super::issue::rank::RunningRank;
 use super::report::{Outcome, RankOutcome};
 use super::session::{
     ARRIVAL, Options, describe, is_waiting, late, longest_kernel, seconds, spawn, step_line,

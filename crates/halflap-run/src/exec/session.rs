@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::issue::RunningRank;
+use super::issue::rank::RunningRank;
 use super::report::{Outcome, RankOutcome};
 use super::task::RankStreams;
 use crate::check::{self, Checks, Flight, TaskProbe, said};

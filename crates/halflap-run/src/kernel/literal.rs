@@ -35,19 +35,18 @@ fn whole(value: i128, dtype: DType) -> Option<Vec<u8>> {
         true => (-(1 << (bits - 1))..1 << (bits - 1)).contains(&value),
         false => (0..1i128 << bits).contains(&value),
     };
-    match dtype {
-        DType::Pred => Some(vec![u8::from(value != 0)]),
+    let is_within = match dtype {
+        DType::Pred => return Some(vec![u8::from(value != 0)]),
+        DType::Tiny(tiny) => {
+            return fits(tiny.bits(), tiny.is_signed()).then(|| vec![tiny.wrap(bytes[0])]);
+        }
         // As XLA reads them: -1 is the largest unsigned number.
-        DType::S64 | DType::U64 => (fits(64, true) || fits(64, false)).then(|| bytes[..8].to_vec()),
-        DType::S8 | DType::S16 | DType::S32 => {
-            fits(bits, true).then(|| bytes[..dtype.size()].to_vec())
-        }
-        DType::U8 | DType::U16 | DType::U32 => {
-            fits(bits, false).then(|| bytes[..dtype.size()].to_vec())
-        }
-        DType::Tiny(tiny) => fits(tiny.bits(), tiny.is_signed()).then(|| vec![tiny.wrap(bytes[0])]),
-        _ => None,
-    }
+        DType::S64 | DType::U64 => fits(bits, true) || fits(bits, false),
+        DType::S8 | DType::S16 | DType::S32 => fits(bits, true),
+        DType::U8 | DType::U16 | DType::U32 => fits(bits, false),
+        _ => false,
+    };
+    is_within.then(|| bytes[..dtype.size()].to_vec())
 }
 
 fn float(value: f64, dtype: DType) -> Option<Vec<u8>> {

@@ -186,9 +186,7 @@ fn is_of_ranks(flat: &Flat<'_>, instr: InstrId) -> bool {
     let is_rank =
         |of: &InstrId| matches!(flat.opcode(*of), Opcode::PartitionId | Opcode::ReplicaId);
     let begins_at_rank = |of: InstrId| match (flat.opcode(of), flat.module.operands(of)) {
-        (Opcode::Subtract, [_, begin]) => {
-            flat.made_of(begin.of, |_| 0..usize::MAX).iter().any(is_rank)
-        }
+        (Opcode::Subtract, [_, begin]) => flat.made_of(begin.of, all).iter().any(is_rank),
         _ => false,
     };
     let indices = index_operands(flat.module, instr);
@@ -217,11 +215,16 @@ pub(super) fn shifted(opcode: Opcode) -> Range<usize> {
     }
 }
 
+/// All operands, whatever an instruction does.
+fn all(_: Opcode) -> Range<usize> {
+    0..usize::MAX
+}
+
 /// Whether an instruction is a `select` whose condition depends on one of these values.
 fn looks_at(flat: &Flat<'_>, instr: InstrId, values: &BTreeSet<InstrId>) -> bool {
     let condition = || flat.module.operands(instr)[0].of;
     flat.opcode(instr) == Opcode::Select
-        && flat.made_of(condition(), |_| 0..usize::MAX).iter().any(|instr| values.contains(instr))
+        && flat.made_of(condition(), all).iter().any(|instr| values.contains(instr))
 }
 
 /// Whether whatever is computed from a value, element by element, ends in such a `select`.
